@@ -1,0 +1,64 @@
+"""The command line: `turngym COMMAND ...`, also as `python -m turngym`."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from .errors import ConfigError, TurnGymError, UnknownNameError
+from .registry import nearest
+
+USAGE = """\
+usage: turngym COMMAND ...
+
+  train    train a language model in an environment        turngym train --help
+  envs     list environments, check one, or play it        turngym envs --help
+
+  --help, --version
+"""
+
+
+def _train(arguments: list[str]) -> int:
+    from .config import parse_train, to_yaml
+
+    config = parse_train(arguments)
+    from .learner.run import train
+
+    return train(config, to_yaml(config))
+
+
+def _envs(arguments: list[str]) -> int:
+    from .envs.commands import main
+
+    return main(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "envs": _envs}
+
+USER_MISTAKE = 2  # exit code, as argparse has it
+RUN_FAILED = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 when the run failed, 2 for a mistake in what was asked."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("--help", "-h", "help"):
+        print(USAGE, end="")
+        return 0
+    if words[0] == "--version":
+        from . import __version__
+
+        print(f"turngym {__version__}")
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            raise UnknownNameError(f"unknown command {words[0]!r}.{nearest(words[0], COMMANDS)}")
+        return COMMANDS[words[0]](words[1:])
+    except ConfigError as error:
+        print(f"turngym: {error}", file=sys.stderr)
+        return USER_MISTAKE
+    except TurnGymError as error:
+        print(f"turngym: {type(error).__name__}: {error}", file=sys.stderr)
+        return RUN_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

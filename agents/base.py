@@ -1,0 +1,111 @@
+"""What an agent needs of an engine: token ids in, token ids with log-probabilities and versions out."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, TrajectoryError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample one completion.
+
+    Attributes:
+        max_tokens: Most tokens to sample in this completion.
+        temperature: 0 is greedy.
+        top_p, top_k, min_p: Truncations; 1, -1 and 0 switch them off.
+        stop: Strings that end the completion; the tokens that form them are kept.
+        stop_token_ids: Further ids that end it, beside the model's own end-of-sequence ids.
+        seed: Only for full determinism: per-request seeds slow the engine's sampler.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ConfigError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if self.temperature < 0:
+            raise ConfigError(f"temperature must not be negative, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p must lie in (0, 1], got {self.top_p}")
+
+    @property
+    def is_full_softmax(self) -> bool:
+        """Whether every token of the vocabulary could have been sampled."""
+        return self.top_p == 1.0 and self.top_k in (-1, 0) and self.min_p == 0.0
+
+
+class StopReason(StrEnum):
+    """Why an engine stopped sampling."""
+
+    STOP = "stop"  # end of sequence, a stop string or a stop token
+    LENGTH = "length"  # max_tokens
+    ABORT = "abort"  # cancelled from outside; what was sampled so far is valid
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What an engine sampled: three arrays of one length, and why it stopped.
+
+    Attributes:
+        token_ids: int32, as sampled, the stop token included.
+        logprobs: float32, natural log, of the distribution really sampled from (after temperature,
+            top-p, top-k; temperature 0 counts as 1). An engine that cannot give them returns None,
+            and is refused for training.
+        versions: int32, the published weights that sampled each token.
+    """
+
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32] | None
+    versions: NDArray[np.int32]
+    stop_reason: StopReason
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.token_ids), len(self.versions)}
+        if self.logprobs is not None:
+            lengths.add(len(self.logprobs))
+        if len(lengths) != 1:
+            raise TrajectoryError(
+                f"a completion needs one logprob and one version per token, got {len(self.token_ids)} tokens, "
+                f"{None if self.logprobs is None else len(self.logprobs)} logprobs, {len(self.versions)} versions"
+            )
+        if self.logprobs is not None and not np.isfinite(self.logprobs).all():
+            bad = int(np.flatnonzero(~np.isfinite(self.logprobs))[0])
+            raise TrajectoryError(f"logprob {self.logprobs[bad]} at token {bad} of a completion is not finite")
+
+
+class Generator(Protocol):
+    """The engine as agents see it."""
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens that prompt and completion may have together."""
+        ...
+
+    async def generate(
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+    ) -> Completion:
+        """Sample one completion.
+
+        Args:
+            prompt_ids: Token ids, sent to the model exactly as they are.
+            sampling: How to sample.
+            images: For vision models, one per image placeholder in the prompt.
+            request: A readable name (task, attempt, turn) for logs; the engine makes it unique.
+
+        Raises:
+            EngineError: This request cannot be answered.
+            EngineDeadError: No request can.
+        """
+        ...

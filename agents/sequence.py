@@ -1,0 +1,123 @@
+"""The tokens of one context, as arrays of one length, and the builder that grows them."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import TrajectoryError
+from .base import Completion, Sampling
+
+Number = TypeVar("Number", np.int32, np.float32)
+
+NO_VERSION = -1
+BEFORE_FIRST_TURN = -1
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One context: what was shown and what was sampled, token for token.
+
+    A sampled token is an action in exactly one sequence and context in the others, so that nothing
+    is trained twice.
+
+    Attributes:
+        token_ids: int32.
+        is_action: bool; sampled here.
+        logprobs: float32, of the sampling distribution; NaN off actions.
+        versions: int32, the weights that sampled the token; -1 off actions.
+        turn: int32; turn k is completion k and what the environment answered, -1 the first prompt.
+        samplings: How each turn that has actions here was sampled, by turn.
+        parent: Index of the sequence this one branched off, and how many tokens they share.
+        fork_reason: Why it branched off; None for the first.
+    """
+
+    token_ids: NDArray[np.int32]
+    is_action: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+    turn: NDArray[np.int32]
+    samplings: dict[int, Sampling]
+    parent: tuple[int, int] | None = None
+    fork_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        arrays = (self.token_ids, self.is_action, self.logprobs, self.versions, self.turn)
+        lengths = [len(array) for array in arrays]
+        if len(set(lengths)) != 1:
+            raise TrajectoryError(f"token_ids, is_action, logprobs, versions and turn need one length, got {lengths}")
+        if not np.array_equal(np.isfinite(self.logprobs), self.is_action):
+            raise TrajectoryError("a logprob is wanted exactly where is_action holds; does the engine return logprobs?")
+        if not np.array_equal(self.versions >= 0, self.is_action):
+            raise TrajectoryError("a version is wanted exactly where is_action holds")
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_actions(self) -> int:
+        """How many tokens were sampled here."""
+        return int(self.is_action.sum())
+
+
+class SequenceBuilder:
+    """Grows one sequence by whole pieces; nothing is done per token."""
+
+    def __init__(self, parent: tuple[int, int] | None = None, fork_reason: str | None = None) -> None:
+        self._parent = parent
+        self._fork_reason = fork_reason
+        self._token_ids: list[NDArray[np.int32]] = []
+        self._logprobs: list[NDArray[np.float32]] = []
+        self._versions: list[NDArray[np.int32]] = []
+        self._turn: list[NDArray[np.int32]] = []
+        self._samplings: dict[int, Sampling] = {}
+        self.num_tokens = 0
+
+    def add_context(self, token_ids: ArrayLike, turn: int) -> None:
+        """Append tokens that were shown, not sampled."""
+        ids = np.asarray(token_ids, dtype=np.int32)
+        self._extend(ids, np.full(len(ids), np.nan, np.float32), np.full(len(ids), NO_VERSION, np.int32), turn)
+
+    def add_completion(self, completion: Completion, sampling: Sampling, turn: int) -> None:
+        """Append what was sampled, as it is."""
+        if completion.logprobs is None:
+            raise TrajectoryError(
+                "a completion without logprobs cannot be trained on; use an engine that returns them "
+                "(zeros never stand in for what is not known)"
+            )
+        self._samplings[turn] = sampling
+        self._extend(completion.token_ids, completion.logprobs, completion.versions, turn)
+
+    def token_ids(self) -> NDArray[np.int32]:
+        """All ids so far; what the engine is to see next."""
+        if len(self._token_ids) > 1:
+            self._token_ids = [np.concatenate(self._token_ids)]
+        return self._token_ids[0] if self._token_ids else np.empty(0, np.int32)
+
+    def build(self) -> Sequence:
+        """Freeze what was gathered."""
+        versions = _joined(self._versions, np.int32)
+        return Sequence(
+            token_ids=self.token_ids(),
+            is_action=versions >= 0,
+            logprobs=_joined(self._logprobs, np.float32),
+            versions=versions,
+            turn=_joined(self._turn, np.int32),
+            samplings=dict(self._samplings),
+            parent=self._parent,
+            fork_reason=self._fork_reason,
+        )
+
+    def _extend(
+        self, ids: NDArray[np.int32], logprobs: NDArray[np.float32], versions: NDArray[np.int32], turn: int
+    ) -> None:
+        self._token_ids.append(ids)
+        self._logprobs.append(logprobs)
+        self._versions.append(versions)
+        self._turn.append(np.full(len(ids), turn, np.int32))
+        self.num_tokens += len(ids)
+
+
+def _joined(pieces: list[NDArray[Number]], dtype: type[Number]) -> NDArray[Number]:
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype)

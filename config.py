@@ -1,0 +1,190 @@
+"""The whole configuration of a run: every folder's options in one tree, from the command line or a YAML file."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from .envs.options import DataOptions, EnvPoolOptions, RewardOptions
+from .errors import ConfigError
+from .executors.options import EvalOptions, RolloutOptions, VllmOptions
+from .learner.options import (
+    ActorOptions,
+    AlgoOptions,
+    CkptOptions,
+    DsOptions,
+    LoggerOptions,
+    RefOptions,
+    TrainOptions,
+)
+from .registry import nearest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train a language model in an environment."""
+
+    agent: str | None = None
+    """What is trained: env:NAME, env:module:Class, env:path/to/file.py:Class, or env:COLLECTION/NAME."""
+    agent_args: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+    """Its own arguments, given as --agent_args.KEY VALUE."""
+    actor: ActorOptions = field(default_factory=ActorOptions)
+    """The model that is trained."""
+    data: DataOptions = field(default_factory=DataOptions)
+    """Tasks from a dataset."""
+    reward: RewardOptions = field(default_factory=RewardOptions)
+    """Rewards."""
+    rollout: RolloutOptions = field(default_factory=RolloutOptions)
+    """Episodes."""
+    train: TrainOptions = field(default_factory=TrainOptions)
+    """The loop."""
+    algo: AlgoOptions = field(default_factory=AlgoOptions)
+    """The algorithm."""
+    eval: EvalOptions = field(default_factory=EvalOptions)
+    """Held-out tasks."""
+    vllm: VllmOptions = field(default_factory=VllmOptions)
+    """Engines."""
+    ds: DsOptions = field(default_factory=DsOptions)
+    """DeepSpeed."""
+    ref: RefOptions = field(default_factory=RefOptions)
+    """The reference model."""
+    env_pool: EnvPoolOptions = field(default_factory=EnvPoolOptions)
+    """Synchronous environments."""
+    ckpt: CkptOptions = field(default_factory=CkptOptions)
+    """What is kept on disk."""
+    logger: LoggerOptions = field(default_factory=LoggerOptions)
+    """What is logged."""
+
+
+def parse_train(arguments: Sequence[str]) -> TrainConfig:
+    """Return the configuration that `turngym train ARGUMENTS` means; --help prints and exits.
+
+    Raises:
+        ConfigError: An option is unknown; names the nearest. tyro itself exits with 2 for a value it cannot read.
+    """
+    words, agent_args, files = _split(arguments)
+    defaults = TrainConfig()
+    for path in files:
+        defaults = read_yaml(path, defaults)
+    defaults = replace(defaults, agent_args={**defaults.agent_args, **agent_args})
+    config, unknown = tyro.cli(
+        TrainConfig,
+        args=words,
+        default=defaults,
+        prog="turngym train",
+        use_underscores=True,
+        return_unknown_args=True,
+    )
+    for word in unknown:
+        name = word.split("=")[0]
+        hint = nearest(name.removeprefix("--"), option_names(defaults)) if name.startswith("--") else ""
+        raise ConfigError(
+            f"unknown option {name!r}.{hint.replace(chr(39), chr(39) + '--', 1)} 'turngym train --help' lists all"
+        )
+    return config
+
+
+def option_names(options: Any, prefix: str = "") -> list[str]:
+    """Return the dotted names of all options in a tree of dataclasses."""
+    names: list[str] = []
+    for f in fields(options):
+        value = getattr(options, f.name)
+        names += option_names(value, f"{prefix}{f.name}.") if is_dataclass(value) else [prefix + f.name]
+    return names
+
+
+def read_yaml(path: str, defaults: T) -> T:
+    """Return `defaults` with what a YAML file says, nested or with dotted keys.
+
+    Raises:
+        ConfigError: The file is missing or no mapping, or a key is unknown; names the nearest.
+    """
+    import yaml
+
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"--config: there is no file {path!r}")
+    try:
+        content = yaml.safe_load(file.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config: {path!r} is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"--config: {path!r} holds a {type(content).__name__}; wanted a mapping of options")
+    return _merged(defaults, content, path, "")
+
+
+def to_yaml(config: TrainConfig) -> str:
+    """Return a configuration as text that `read_yaml` reads back."""
+    import yaml
+
+    return yaml.safe_dump(_plain(asdict(config)), sort_keys=False)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any], list[str]]:
+    """Take --agent_args.KEY and --config out of the words, since no dataclass knows the former's names."""
+    import yaml
+
+    rest: list[str] = []
+    agent_args: dict[str, Any] = {}
+    files: list[str] = []
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if not (name == "--config" or name.startswith("--agent_args.")):
+            rest.append(word)
+            continue
+        if not equals:
+            if not words or words[0].startswith("--"):
+                raise ConfigError(f"{name} needs a value")
+            value = words.pop(0)
+        if name == "--config":
+            files.append(value)
+        else:
+            agent_args[name.removeprefix("--agent_args.")] = yaml.safe_load(value)
+    return rest, agent_args, files
+
+
+def _merged(options: T, content: dict[str, Any], path: str, prefix: str) -> T:
+    known = {f.name: getattr(options, f.name) for f in fields(options)}  # type: ignore[arg-type]
+    changes: dict[str, Any] = {}
+    for key, value in content.items():
+        name, dot, rest = str(key).partition(".")
+        if name not in known:
+            raise ConfigError(f"{path}: unknown option {prefix + str(key)!r}.{nearest(name, known)}")
+        if is_dataclass(known[name]) and name != "agent_args":
+            inner = {rest: value} if dot else value
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{path}: {prefix + name!r} is a group of options; wanted a mapping, got {value!r}")
+            changes[name] = _merged(changes.get(name, known[name]), inner, path, f"{prefix}{name}.")
+        elif dot and isinstance(known[name], dict):
+            changes[name] = {**changes.get(name, known[name]), rest: value}
+        else:
+            changes[name] = _typed(value, known[name])
+    return replace(options, **changes)  # type: ignore[type-var]
+
+
+def _typed(value: Any, default: Any) -> Any:
+    """Lists become tuples and whole numbers floats, as the options have them; tyro checks the rest."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(default, float) and isinstance(value, str):  # YAML reads 1e-5 as text
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value

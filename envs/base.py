@@ -1,0 +1,125 @@
+"""The environment classes users write: Gymnasium's `reset` and `step`, over text.
+
+An observation is what the model reads next, an action is what it wrote. `terminated` is the task's
+end, `truncated` is a limit; the learner knows the difference.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, SupportsFloat
+
+import gymnasium
+
+from .messages import Observation
+from .spaces import ChatSpace, TextSpace
+from .task import Split, Task, seeded_tasks
+
+StepResult = tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]
+
+
+class Action(str):
+    """What the model wrote, as text without special tokens; it also says where it came from.
+
+    Attributes:
+        raw: The same completion with special tokens kept.
+        query: All text of the episode up to and including this completion, special tokens kept;
+            only where the environment sets `wants_query`.
+        is_cut: The completion ended at a token limit rather than by the model's own decision.
+    """
+
+    raw: str
+    query: str | None
+    is_cut: bool
+
+    def __new__(cls, text: str, *, raw: str | None = None, query: str | None = None, is_cut: bool = False) -> "Action":
+        """Return the text, with where it came from."""
+        action = super().__new__(cls, text)
+        action.raw = text if raw is None else raw
+        action.query = query
+        action.is_cut = is_cut
+        return action
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Any]]:
+        return (str(self),), {"raw": self.raw, "query": self.query, "is_cut": self.is_cut}
+
+
+class _TaskSource:
+    """What both kinds of environment share: spaces, their own tasks, and what they want of an action."""
+
+    observation_space: ClassVar[gymnasium.Space[Any]] = ChatSpace()
+    action_space: ClassVar[gymnasium.Space[str]] = TextSpace()
+    wants_query: ClassVar[bool] = False
+
+    def tasks(self, split: Split, seed: int) -> Sequence[Task]:
+        """Return this environment's own tasks; by default endless ones that are only seeds.
+
+        The splits must not share a task. Called once, on the driver, before anything is trained.
+        """
+        return seeded_tasks(type(self).__name__, split, seed)
+
+    def complaints(self, tasks: Sequence[Task]) -> list[str]:
+        """Say what is doubtful about tasks before anything is trained on them, a line each; by default nothing.
+
+        Called once, on the driver. What makes a task unusable is for `reset` to raise.
+        """
+        return []
+
+
+class Env(_TaskSource, gymnasium.Env[Observation, str]):
+    """A synchronous environment. It may block: executors run it off the event loop.
+
+    `reset` finds the task in `options["task"]` (a `Task`); a plain Gymnasium loop may leave it out
+    and give a seed instead. `info` may hold `score` (0 to 1, for filtering) and `extra_logs` (a dict
+    of numbers).
+    """
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode.
+
+        Returns:
+            The first observation and an info dict.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define reset")
+
+    def step(self, action: str) -> StepResult:
+        """Answer the model's action (an `Action` under an executor).
+
+        Returns:
+            observation, reward, terminated, truncated, info. The observation is appended also
+            when the episode ends, unless it is empty.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define step")
+
+    def _draw(self, seed: int | None, options: dict[str, Any] | None) -> Task:
+        """Seed `self.np_random` from the task (or `seed`) and return the task, drawn if none was given.
+
+        Without either, the seed follows from the last one, as Gymnasium's environments do it.
+        """
+        task = (options or {}).get("task")
+        if task is None:
+            seed = int(self.np_random.integers(1 << 30)) if seed is None else seed
+            task = Task(id=f"{type(self).__name__}/seed/{seed}", seed=seed)
+        gymnasium.Env.reset(self, seed=task.seed if task.seed is not None else seed)
+        return task
+
+
+class AsyncEnv(_TaskSource):
+    """An environment whose `reset` and `step` are coroutines: for tools, sandboxes and services.
+
+    Executors await it on their event loop, so it must never block. `gymnasium.make` and plain loops
+    get it through a synchronous facade.
+    """
+
+    async def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode; see `Env.reset`."""
+        raise NotImplementedError(f"{type(self).__name__} must define reset")
+
+    async def step(self, action: str) -> StepResult:
+        """Answer the model's action; see `Env.step`."""
+        raise NotImplementedError(f"{type(self).__name__} must define step")
+
+    async def close(self) -> None:
+        """Free what the episode holds; called exactly once, also after a failure or a cancellation."""

@@ -1,0 +1,146 @@
+"""`turngym envs list`, `turngym envs check ID`, `turngym envs play ID`."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import ConfigError
+
+_PREFIX = "--agent_args."
+
+
+def main(argv: list[str]) -> int:
+    """Run one of the commands; returns the exit code: 0, 1 for problems found, 2 for the user's mistakes."""
+    try:
+        left, keywords = _split_keywords(argv)
+        arguments = _parser().parse_args(left, argparse.Namespace(keywords=keywords))
+        return int(arguments.run(arguments))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="turngym envs", description="Look at environments.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    listing = commands.add_parser("list", help="list the environments that are installed")
+    listing.set_defaults(run=_list)
+
+    checking = commands.add_parser("check", help="check an environment against the contract")
+    _add_environment(checking)
+    checking.add_argument("--max_turns", type=int, default=64, help="an episode must end within so many turns")
+    checking.add_argument("--timeout_s", type=float, default=60.0, help="deadline of one reset, step or close")
+    checking.set_defaults(run=_check)
+
+    playing = commands.add_parser("play", help="step an environment by hand")
+    _add_environment(playing)
+    playing.add_argument("--split", choices=("train", "eval"), default="train", help="which tasks")
+    playing.add_argument("--seed", type=int, default=0, help="seed of the tasks")
+    playing.add_argument("--task", type=int, default=0, metavar="N", help="play the N-th task")
+    playing.set_defaults(run=_play)
+    return parser
+
+
+def _add_environment(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", help="registered id, module:Class, path/to/file.py:Class or collection/name")
+    parser.epilog = f"{_PREFIX}KEY VALUE gives the environment a keyword argument; VALUE is read as YAML."
+    parser.add_argument("--dataset", help="tasks from a dataset, as in data.prompt_dataset")
+    parser.add_argument("--input_key", default="input", help="column that holds the prompt")
+    parser.add_argument("--label_key", help="column that holds the expected answer")
+
+
+def _list(_: argparse.Namespace) -> int:
+    from .registration import COLLECTIONS, registered_ids
+
+    for env_id in registered_ids():
+        print(f"{env_id:<24} {_summary(env_id)}")
+    for name in COLLECTIONS:
+        try:
+            members = list(COLLECTIONS[name].names())
+        except ImportError as error:  # an optional package is not installed
+            print(f"\n{name}/... ({error})")
+            continue
+        print(f"\n{name}/... ({len(members)} environments)")
+        print(_in_columns(members))
+    return 0
+
+
+def _summary(env_id: str) -> str:
+    """Return an environment's first docstring line, or why it cannot be loaded."""
+    from .factory import find
+
+    try:
+        docstring = find(env_id, {}).env_class.__doc__
+    except (ConfigError, ImportError) as error:
+        return f"cannot be loaded: {error}"
+    return (docstring or "no description").strip().splitlines()[0]
+
+
+def _in_columns(names: Sequence[str], width: int = 110) -> str:
+    longest = max(map(len, names), default=0) + 2
+    per_line = max(1, width // longest)
+    lines = [names[start : start + per_line] for start in range(0, len(names), per_line)]
+    return "\n".join("  " + "".join(f"{name:<{longest}}" for name in line).rstrip() for line in lines)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from .checks import check_env
+    from .factory import resolve
+
+    factory = resolve(arguments.id, _parsed(arguments.keywords))
+    problems = check_env(
+        factory, _dataset_tasks(arguments), max_turns=arguments.max_turns, timeout_s=arguments.timeout_s
+    )
+    for problem in problems:
+        print(problem)
+    errors = sum(problem.severity == "error" for problem in problems)
+    print(f"{arguments.id}: {errors} errors, {len(problems) - errors} warnings")
+    return 1 if errors else 0
+
+
+def _play(arguments: argparse.Namespace) -> int:
+    from .factory import resolve
+    from .play import play
+
+    factory = resolve(arguments.id, _parsed(arguments.keywords))
+    tasks = _dataset_tasks(arguments) or factory.tasks(arguments.split, arguments.seed)
+    if not 0 <= arguments.task < len(tasks):
+        raise ConfigError(f"there is no task {arguments.task}; wanted 0 to {len(tasks) - 1}")
+    play(factory, tasks[arguments.task])
+    return 0
+
+
+def _dataset_tasks(arguments: argparse.Namespace) -> Any:
+    if arguments.dataset is None:
+        return None
+    from .datasets import load_tasks
+
+    return load_tasks(arguments.dataset, input_key=arguments.input_key, label_key=arguments.label_key)
+
+
+def _split_keywords(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Take the pairs `--agent_args.KEY VALUE` (or `=VALUE`) out of the arguments."""
+    left: list[str] = []
+    keywords: dict[str, str] = {}
+    arguments = iter(argv)
+    for argument in arguments:
+        if not argument.startswith(_PREFIX):
+            left.append(argument)
+            continue
+        key, equals, value = argument.removeprefix(_PREFIX).partition("=")
+        given = value if equals else next(arguments, None)
+        if given is None or not key:
+            raise ConfigError(f"{argument} wants a value: {_PREFIX}KEY VALUE")
+        keywords[key] = given
+    return left, keywords
+
+
+def _parsed(keywords: Mapping[str, str]) -> dict[str, Any]:
+    import yaml
+
+    try:
+        return {key: yaml.safe_load(value) for key, value in keywords.items()}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"values of {_PREFIX}KEY are read as YAML: {error}") from error

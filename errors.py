@@ -1,0 +1,73 @@
+"""Every error TurnGym raises on purpose.
+
+A message tells what was wanted, what came, and what to do. `ConfigError` and its children are the
+user's mistakes (exit code 2); the others are the run's.
+"""
+
+
+class TurnGymError(Exception):
+    """Root of all of TurnGym's errors."""
+
+
+class ConfigError(TurnGymError, ValueError):
+    """An option, a name or a file that the user gave cannot be used."""
+
+
+class DataError(ConfigError):
+    """A dataset lacks what its options name, or a row cannot be used."""
+
+
+class UnknownNameError(ConfigError, LookupError):
+    """A name is not registered; the message suggests the nearest one that is."""
+
+
+class MissingPackageError(ConfigError, ImportError):
+    """An optional package is needed and not installed; the message says how to add it."""
+
+
+class EnvError(TurnGymError, RuntimeError):
+    """An environment broke its contract or failed for a reason of its own."""
+
+
+class RewardError(TurnGymError, RuntimeError):
+    """A reward function failed or returned something that is not a reward."""
+
+
+class GraderError(TurnGymError, RuntimeError):
+    """A grader could not give a verdict; never to be read as reward 0."""
+
+
+class WorkerError(TurnGymError, RuntimeError):
+    """A worker process died, or ran out of its time or memory."""
+
+
+class TemplateError(TurnGymError, ValueError):
+    """A chat template cannot render these messages."""
+
+
+class TrajectoryError(TurnGymError, ValueError):
+    """Arrays that must have one length do not, or a token is accounted for twice."""
+
+
+class EngineError(TurnGymError, RuntimeError):
+    """An engine could not answer one request."""
+
+
+class EngineDeadError(EngineError):
+    """An engine is gone; its requests belong on another, and it needs a restart."""
+
+
+class LearnerError(TurnGymError, RuntimeError):
+    """A learner rank failed or lost its peers."""
+
+
+class WeightSyncError(TurnGymError, RuntimeError):
+    """Weights did not arrive in an engine as they left the learner."""
+
+
+class CheckpointError(TurnGymError, RuntimeError):
+    """A checkpoint is missing, cut off or of another run."""
+
+
+class DeadlineError(TurnGymError, TimeoutError):
+    """Something took longer than its deadline; the message names it and the deadline."""

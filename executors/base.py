@@ -1,0 +1,52 @@
+"""What executors need of an agent: a conversation that keeps the tokens."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..agents.base import Completion, Sampling
+from ..agents.sequence import Sequence
+from ..envs.base import Action
+from ..envs.messages import Message, RawText
+
+
+class Conversation(Protocol):
+    """One episode's context, token for token."""
+
+    @property
+    def messages(self) -> list[Message]:
+        """The episode as chat so far, assistant turns decoded from their tokens."""
+        ...
+
+    def observe(self, observation: list[Message] | RawText, *, is_last: bool = False) -> None:
+        """Append what the environment said; only this is tokenised.
+
+        Args:
+            observation: New messages, or raw text.
+            is_last: No completion follows, so no generation prompt is added.
+
+        Raises:
+            TemplateError: The template cannot render the messages.
+        """
+        ...
+
+    def prompt_ids(self) -> NDArray[np.int32]:
+        """Token ids for the next completion, generation prompt included."""
+        ...
+
+    def record(self, completion: Completion, sampling: Sampling, *, with_query: bool = False) -> Action:
+        """Append what was sampled and return it as the environment's action."""
+        ...
+
+    def sequences(self) -> tuple[Sequence, ...]:
+        """All sequences so far; each sampled token is an action in exactly one."""
+        ...
+
+
+class Agent(Protocol):
+    """Starts conversations; one agent serves all episodes of a process."""
+
+    def begin(self) -> Conversation:
+        """Return a new, empty conversation."""
+        ...

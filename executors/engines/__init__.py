@@ -1,0 +1,1 @@
+"""Engines: what samples tokens, and the checks that every engine passes."""

@@ -1,0 +1,261 @@
+"""vLLM as an engine: one adapter for 0.22 on CUDA and 0.32 on CPU; all that differs stands here."""
+
+import asyncio
+import itertools
+import os
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...agents.base import Completion, Sampling, StopReason
+from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
+from ..weights import Bucket
+
+# Set before vLLM is imported. On two cores the worker inside EngineCore is twice as fast as beside it,
+# and tracing costs the first request up to 16 s.
+CPU_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+CAPTURE_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
+
+
+@dataclass(frozen=True)
+class VllmConfig:
+    """What an engine is started with."""
+
+    model: str
+    dtype: str  # "bfloat16", "float16", "float32"
+    max_context: int
+    max_num_seqs: int = 256
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.9
+    enforce_eager: bool = False
+    enable_prefix_caching: bool = True
+    kv_cache_gib: float = 0.5
+    seed: int = 0
+    num_threads: int = 1  # on CPU
+    sync_timeout_s: float = 300.0
+
+
+class VllmEngine:
+    """One vLLM engine; its worker runs in a child process that dies with this one."""
+
+    def __init__(self, config: VllmConfig, *, on_gpu: bool) -> None:
+        self._config = config
+        self._on_gpu = on_gpu
+        self._engine: Any = None  # Any: vLLM's AsyncLLM, imported when started
+        self._version = 0
+        self._ids = itertools.count()
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens of prompt and completion together."""
+        return self._config.max_context
+
+    @property
+    def version(self) -> int:
+        """The published weights in use."""
+        return self._version
+
+    async def start(self) -> None:
+        """Load the model; takes seconds to minutes.
+
+        Raises:
+            EngineError: vLLM refused the model or the settings.
+        """
+        os.environ.update(ENVIRONMENT)
+        if not self._on_gpu:
+            os.environ.update(CPU_ENVIRONMENT, OMP_NUM_THREADS=str(self._config.num_threads))
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        try:
+            self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**self._arguments()))
+        except Exception as error:
+            raise EngineError(f"vLLM could not start with {self._config.model!r}: {error}") from error
+
+    async def generate(
+        self,
+        prompt_ids: NDArray[np.int32],
+        sampling: Sampling,
+        images: list[Any] | None = None,
+        request: str = "",
+    ) -> Completion:
+        """Sample one completion; see `Generator`."""
+        if images:
+            raise EngineError("images are not supported by this engine yet; use a text environment")
+        if self._engine is None:
+            raise EngineDeadError("the engine is not started, or closed")
+        if len(prompt_ids) == 0:
+            raise EngineError(f"request {request!r} has an empty prompt; an engine needs at least one token")
+        if len(prompt_ids) + sampling.max_tokens > self.max_context:
+            raise EngineError(
+                f"{len(prompt_ids)} prompt tokens and {sampling.max_tokens} new ones exceed the context of "
+                f"{self.max_context} tokens; shorten the prompt or raise --data.max_len"
+            )
+        while not self._open.is_set():
+            await self._open.wait()
+        self._running += 1
+        self._idle.clear()
+        try:
+            return await self._generate(prompt_ids, sampling, f"{request}#{next(self._ids)}")
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    async def health(self) -> None:
+        """Raise `EngineDeadError` unless requests can be answered."""
+        if self._engine is None:
+            raise EngineDeadError("the engine is not started, or closed")
+        try:
+            await self._engine.check_health()
+        except Exception as error:
+            raise EngineDeadError(f"vLLM is gone: {error}") from error
+
+    async def pause(self) -> None:
+        """Let running requests finish, admit no more, and forget cached keys and values.
+
+        A completion therefore never mixes two versions.
+        """
+        self._open.clear()
+        await self._within(self._idle.wait(), "running requests to finish")
+        await self._within(self._engine.pause_generation(mode="wait", clear_cache=True), "the pause")
+
+    async def begin_update(self) -> None:
+        """Make the worker ready for buckets."""
+        await self._call("turngym_begin_update")
+
+    async def load_bucket(self, bucket: Bucket) -> int:
+        """Load one bucket and return the checksum that the workers computed."""
+        checksums = await self._call("turngym_load_bucket", pickle.dumps(bucket))
+        if len(set(checksums)) != 1:
+            raise WeightSyncError(f"the workers of one engine received different bytes: checksums {checksums}")
+        return int(checksums[0])
+
+    async def finish_update(self, version: int) -> None:
+        """Use the loaded weights from now on, under this version."""
+        missing = sorted(set().union(*await self._call("turngym_finish_update")))
+        if missing:
+            raise WeightSyncError(
+                f"{len(missing)} parameters of the engine got no weights, among them {missing[:3]}; "
+                "do the learner's tensor names match the engine's model?"
+            )
+        self._version = version
+
+    async def resume(self) -> None:
+        """Admit requests again."""
+        await self._within(self._engine.resume_generation(), "the resume")
+        self._open.set()
+
+    async def close(self) -> None:
+        """Stop the child process; may be called twice."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await asyncio.to_thread(engine.shutdown)
+
+    async def _generate(self, prompt_ids: NDArray[np.int32], sampling: Sampling, request_id: str) -> Completion:
+        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
+
+        version = self._version
+        final = None
+        try:
+            async for output in self._engine.generate(
+                {"prompt_token_ids": prompt_ids.tolist()}, _sampling_params(sampling), request_id
+            ):
+                final = output.outputs[0]
+        except VllmDeadError as error:
+            raise EngineDeadError(f"vLLM died while answering {request_id!r}: {error}") from error
+        except ValueError as error:  # vLLM's validation of one request
+            raise EngineError(f"vLLM refused {request_id!r}: {error}") from error
+        if final is None:
+            raise EngineError(f"vLLM gave no output for {request_id!r}")
+        token_ids = np.asarray(final.token_ids, np.int32)
+        return Completion(
+            token_ids=token_ids,
+            logprobs=None if final.logprobs is None else np.asarray(final.logprobs.logprobs, np.float32),
+            versions=np.full(len(token_ids), version, np.int32),
+            stop_reason=StopReason(final.finish_reason or "abort"),
+        )
+
+    def _arguments(self) -> dict[str, Any]:
+        config = self._config
+        arguments: dict[str, Any] = {
+            "model": config.model,
+            "dtype": config.dtype,
+            "max_model_len": config.max_context,
+            "max_num_seqs": config.max_num_seqs,
+            "tensor_parallel_size": config.tensor_parallel_size,
+            "enable_prefix_caching": config.enable_prefix_caching,
+            "seed": config.seed,
+            "generation_config": "vllm",  # nothing but what each request asks for
+            "logprobs_mode": "processed_logprobs",
+            "worker_extension_cls": f"{__package__}.vllm_worker.WeightReceiver",
+            "disable_log_stats": True,
+        }
+        if not self._on_gpu:
+            return arguments | {
+                "enforce_eager": True,
+                "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
+            }
+        arguments["gpu_memory_utilization"] = config.gpu_memory_utilization
+        if config.enforce_eager:
+            return arguments | {"enforce_eager": True}
+        sizes = [size for size in CAPTURE_SIZES if size <= config.max_num_seqs]
+        graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
+        return arguments | {"compilation_config": graphs}
+
+    async def _call(self, method: str, *arguments: Any) -> list[Any]:
+        call = self._engine.collective_rpc(method, timeout=self._config.sync_timeout_s, args=arguments)
+        try:
+            results: list[Any] = await self._within(call, method)
+        except DeadlineError:
+            raise
+        except Exception as error:
+            raise WeightSyncError(f"{method} failed in the engine's worker: {error}") from error
+        return results
+
+    async def _within(self, awaitable: Any, what: str) -> Any:
+        try:
+            async with asyncio.timeout(self._config.sync_timeout_s):
+                return await awaitable
+        except TimeoutError:
+            raise DeadlineError(f"{what} took longer than {self._config.sync_timeout_s} s in the engine") from None
+
+
+def _sampling_params(sampling: Sampling) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=max(sampling.top_k, 0),
+        min_p=sampling.min_p,
+        stop=list(sampling.stop),
+        stop_token_ids=list(sampling.stop_token_ids),
+        seed=sampling.seed,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=bool(sampling.stop),
+        include_stop_str_in_output=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )

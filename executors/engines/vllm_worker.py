@@ -1,0 +1,73 @@
+"""The part of TurnGym that lives inside vLLM's worker: receives weights bucket by bucket.
+
+vLLM mixes this class into its worker (`worker_extension_cls`) and calls it by name through
+`collective_rpc`, which both ends of our vLLM range offer; their own update calls differ.
+"""
+
+import ctypes
+import pickle
+import signal
+from typing import Any
+
+import torch
+
+from ..transports import open_bucket
+from ..weights import Bucket, checksum, views
+
+_PR_SET_PDEATHSIG = 1
+# An engine must not outlive the actor that owns it, however that one dies.
+ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class WeightReceiver:
+    """Methods added to vLLM's worker."""
+
+    # Set by vLLM's worker, which this is mixed into. Any: vLLM's types differ between its versions.
+    model_runner: Any
+    vllm_config: Any
+    device: torch.device
+
+    def turngym_begin_update(self) -> None:
+        """Make ready: layers collect their weights and are converted once they are complete."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        with self._vllm_context(), torch.device(self.device):
+            initialize_layerwise_reload(self.model_runner.get_model())
+        self._loaded: set[str] = set()
+
+    def turngym_load_bucket(self, pickled: bytes) -> int:
+        """Load one bucket and return the checksum of its bytes as they lie here."""
+        bucket: Bucket = pickle.loads(pickled)
+        buffer = open_bucket(bucket)
+        received = checksum(buffer)
+        with self._vllm_context(), torch.device(self.device):
+            loaded = self.model_runner.get_model().load_weights(views(buffer, bucket.tensors))
+        self._loaded |= set(loaded or ())
+        return received
+
+    def turngym_finish_update(self) -> list[str]:
+        """Convert what is left and return the parameters that no bucket held."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        model = self.model_runner.get_model()
+        with self._vllm_context(), torch.device(self.device):
+            finalize_layerwise_reload(model, self.vllm_config.model_config)
+            _refresh_tied_heads(model)
+        return sorted({name for name, _ in model.named_parameters()} - self._loaded)
+
+    def _vllm_context(self) -> Any:
+        from vllm.config import set_current_vllm_config
+
+        return set_current_vllm_config(self.vllm_config)
+
+
+def _refresh_tied_heads(model: torch.nn.Module) -> None:
+    """Convert embeddings again, since a tied output head gets no weights of its own.
+
+    On CPU it would keep computing with a packed copy of the old embedding.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    for module in model.modules():
+        if isinstance(module, VocabParallelEmbedding):
+            module.quant_method.process_weights_after_loading(module)

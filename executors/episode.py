@@ -1,0 +1,262 @@
+"""The state of one running episode and its stages; `multi_turn.py` says in which order they come."""
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..agents.base import Completion, Generator, Sampling, StopReason
+from ..agents.sequence import BEFORE_FIRST_TURN, Sequence
+from ..envs.base import Action
+from ..envs.messages import Message
+from ..envs.task import Task
+from ..errors import EngineError, RewardError
+from .base import Agent, Conversation
+from .env_pool import EnvFactory, EnvPool, PooledEnv
+from .env_results import Info, StepOutcome, checked_reset, checked_step
+from .failures import EpisodeError, Stage, failure_of
+from .limits import Limits, TokenBound, token_bound
+from .retry import SeedFor
+from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+
+
+class Episode:
+    """One attempt while it runs. Stages raise `EpisodeError`; what was gathered by then stays."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        env_pool: EnvPool,
+        limits: Limits,
+        task: Task,
+        attempt: int,
+        generator: Generator,
+        sampling: Sampling,
+        seed_for: SeedFor | None,
+    ) -> None:
+        self._agent = agent
+        self._pool = env_pool
+        self._limits = limits
+        self._task = task
+        self._attempt = attempt
+        self._generator = generator
+        self._seed_for = seed_for
+        turn_tokens = sampling.max_tokens
+        if limits.max_turn_tokens is not None:
+            turn_tokens = min(turn_tokens, limits.max_turn_tokens)
+        self._sampling = replace(sampling, max_tokens=turn_tokens)
+        self._max_context = min(generator.max_context, limits.max_context or generator.max_context)
+        self._started_at = time.monotonic()
+        self._turn = BEFORE_FIRST_TURN
+        self._env: PooledEnv | None = None
+        self._conversation: Conversation | None = None
+        self._num_sampled = 0
+        self._rewards: list[float] = []
+        self._turn_ends: list[TurnEnd] = []
+        self._score: float | None = None
+        self._extra_logs: dict[str, float] = {}
+        self._seconds = {stage.value: 0.0 for stage in Stage}
+        self._sequences: tuple[Sequence, ...] = ()
+        self._messages: tuple[Message, ...] = ()
+
+    async def begin(self, env_factory: EnvFactory) -> None:
+        """Make and reset the environment and show its first observation."""
+        timeout_s = self._limits.env_timeout_s
+        with self._stage(Stage.ENV):
+            self._env = await self._pool.make(env_factory, timeout_s)
+            result = checked_reset(await self._env.reset(self._task, timeout_s), self._env.name)
+        self._take(result.info)
+        with self._stage(Stage.RENDER):
+            self._conversation = self._agent.begin()
+            self._conversation.observe(result.observation)
+
+    async def play(self) -> EndReason:
+        """Take turns until the episode ends."""
+        while True:
+            with self._stage(Stage.RENDER):
+                prompt_ids = self._talk().prompt_ids()
+            bound = self._bound(len(prompt_ids))
+            if bound is None:
+                return EndReason.CONTEXT
+            if (seconds_left := self._seconds_left()) <= 0:
+                return self._out_of_time(FailureKind.ENV_TIMEOUT)
+            self._turn += 1
+            sampling = self._turn_sampling(bound)
+            completion = await self._generate(prompt_ids, sampling, seconds_left)
+            if completion is None:
+                return self._out_of_time(FailureKind.ENGINE_TIMEOUT)
+            action = self._record(completion, sampling, bound)
+            outcome = await self._step(action)
+            end = self._end_after(outcome)
+            if end is None or not outcome.is_silent:
+                with self._stage(Stage.RENDER):
+                    self._talk().observe(outcome.observation, is_last=end is not None)
+            if end is not None:
+                return end
+
+    def finish(self) -> None:
+        """Freeze the tokens."""
+        with self._stage(Stage.RENDER):
+            self._gather()
+
+    async def close(self) -> None:
+        """Close the environment, if there is one."""
+        if self._env is not None:
+            started_at = time.perf_counter()
+            await self._env.close()
+            self._seconds[Stage.ENV] += time.perf_counter() - started_at
+
+    def trajectory(self, end: EndReason, failure: Failure | None) -> Trajectory:
+        """Return what was gathered."""
+        if failure is not None:
+            try:
+                self._gather()
+            except Exception as error:  # what broke the episode may have broken its conversation too
+                failure = replace(failure, message=f"{failure.message}; its tokens are lost: {error!r}")
+        return Trajectory(
+            task=self._task,
+            attempt=self._attempt,
+            sequences=self._sequences,
+            messages=self._messages,
+            rewards_per_turn=np.asarray(self._rewards, np.float64),
+            turn_ends=tuple(self._turn_ends),
+            end_reason=end,
+            failure=failure,
+            score=self._score,
+            extra_logs=self._extra_logs,
+            seconds=self._seconds | {"total": time.monotonic() - self._started_at},
+        )
+
+    @contextmanager
+    def _stage(self, stage: Stage) -> Iterator[None]:
+        """Measure a stage, and turn what fails in it into an `EpisodeError`."""
+        started_at = time.perf_counter()
+        try:
+            yield
+        except EpisodeError:
+            raise
+        except Exception as error:
+            raise EpisodeError(failure_of(error, stage, self._turn)) from error
+        finally:
+            self._seconds[stage] += time.perf_counter() - started_at
+
+    def _talk(self) -> Conversation:
+        assert self._conversation is not None  # `begin` comes first
+        return self._conversation
+
+    def _bound(self, num_prompt: int) -> TokenBound | None:
+        """Return how long the next completion may be; None where the context is full."""
+        room = self._max_context - num_prompt
+        if room >= 1:
+            left = self._limits.max_episode_tokens
+            return token_bound(self._sampling.max_tokens, None if left is None else left - self._num_sampled, room)
+        if self._turn == BEFORE_FIRST_TURN:
+            message = (
+                f"the first prompt has {num_prompt} tokens and leaves no room for an answer in a context of "
+                f"{self._max_context}; raise data.max_len or leave long prompts out"
+            )
+            raise EpisodeError(Failure(FailureKind.PROMPT_TOO_LONG, message, BEFORE_FIRST_TURN))
+        return None
+
+    def _turn_sampling(self, bound: TokenBound) -> Sampling:
+        seed = None if self._seed_for is None else self._seed_for(self._task.id, self._attempt, self._turn)
+        return replace(self._sampling, max_tokens=bound.max_tokens, seed=seed)
+
+    async def _generate(
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, seconds_left: float
+    ) -> Completion | None:
+        """Sample one completion; None when the episode's time ran out meanwhile."""
+        timeout_s = self._limits.generate_timeout_s
+        request = f"{self._task.id}/{self._attempt}/{self._turn}"
+        task = asyncio.current_task()
+        with self._stage(Stage.GENERATE):
+            deadline = asyncio.timeout(min(timeout_s, seconds_left))
+            try:
+                async with deadline:
+                    completion = await self._generator.generate(prompt_ids, sampling, request=request)
+            except TimeoutError as error:
+                if not deadline.expired():
+                    raise
+                if seconds_left < timeout_s:
+                    return None
+                raise TimeoutError(f"no completion within generate_timeout_s={timeout_s}") from error
+            except asyncio.CancelledError as error:
+                if task is not None and task.cancelling():
+                    raise
+                raise EngineError(f"the engine cancelled request {request!r} by itself") from error
+            if (length := len(completion.token_ids)) > sampling.max_tokens:
+                raise EngineError(f"{length} tokens came for {request!r}; max_tokens was {sampling.max_tokens}")
+        return completion
+
+    def _record(self, completion: Completion, sampling: Sampling, bound: TokenBound) -> Action:
+        with self._stage(Stage.RENDER):
+            assert self._env is not None
+            action = self._talk().record(completion, sampling, with_query=self._env.wants_query)
+        self._num_sampled += len(completion.token_ids)
+        self._turn_ends.append(bound.end_of(completion))
+        if completion.stop_reason is StopReason.ABORT:
+            # Half a completion is no action: its reward would be that of something nobody wrote.
+            message = f"the engine aborted turn {self._turn} after {len(completion.token_ids)} tokens"
+            raise EpisodeError(Failure(FailureKind.ENGINE, message, self._turn))
+        return action
+
+    async def _step(self, action: Action) -> StepOutcome:
+        with self._stage(Stage.ENV):
+            assert self._env is not None
+            outcome = checked_step(await self._env.step(action, self._limits.env_timeout_s), self._env.name)
+            if not math.isfinite(total := sum(self._rewards) + outcome.reward):
+                raise RewardError(f"the rewards of {self._env.name} sum to {total}; wanted a finite number")
+        self._rewards.append(outcome.reward)
+        self._take(outcome.info)
+        return outcome
+
+    def _end_after(self, outcome: StepOutcome) -> EndReason | None:
+        most = self._limits.max_episode_tokens
+        if outcome.terminated:
+            return EndReason.TERMINATED
+        if outcome.truncated:
+            return EndReason.TRUNCATED
+        if self._turn + 1 >= self._limits.max_turns:
+            return EndReason.MAX_TURNS
+        if most is not None and self._num_sampled >= most:
+            return EndReason.MAX_TOKENS
+        return EndReason.MAX_SECONDS if self._seconds_left() <= 0 else None
+
+    def _out_of_time(self, kind_without_reward: FailureKind) -> EndReason:
+        """End as `max_seconds`; before the first reward that would be a reward of 0 for nothing, so it fails."""
+        if self._rewards:
+            return EndReason.MAX_SECONDS
+        message = f"max_seconds={self._limits.max_seconds} ran out before the first turn was complete"
+        raise EpisodeError(Failure(kind_without_reward, message, self._turn))
+
+    def _seconds_left(self) -> float:
+        return self._started_at + self._limits.max_seconds - time.monotonic()
+
+    def _take(self, info: Info) -> None:
+        self._score = self._score if info.score is None else info.score
+        self._extra_logs.update(info.extra_logs)
+
+    def _gather(self) -> None:
+        if self._conversation is not None:
+            self._messages = tuple(self._conversation.messages)
+            self._sequences = tuple(_fitted(s, self._max_context) for s in self._conversation.sequences())
+
+
+def _fitted(sequence: Sequence, max_context: int) -> Sequence:
+    """Cut what nobody will answer, a last observation too long for the context; actions always fit."""
+    if len(sequence) <= max_context:
+        return sequence
+    return replace(
+        sequence,
+        token_ids=sequence.token_ids[:max_context],
+        is_action=sequence.is_action[:max_context],
+        logprobs=sequence.logprobs[:max_context],
+        versions=sequence.versions[:max_context],
+        turn=sequence.turn[:max_context],
+        parent=None if sequence.parent is None else (sequence.parent[0], min(sequence.parent[1], max_context)),
+    )

@@ -1,0 +1,81 @@
+"""Options of rollouts, evaluation and engines."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """How episodes are run."""
+
+    batch_size: int = 128
+    """Tasks per step."""
+    n_samples_per_prompt: int = 8
+    """Attempts at each task."""
+    max_new_tokens: int | None = None
+    """Most tokens sampled in one turn; by default what is left of data.max_len."""
+    max_turns: int = 32
+    """Most turns in one episode."""
+    max_episode_tokens: int | None = None
+    """Most tokens sampled in one episode, over all turns."""
+    max_seconds: float = 1800.0
+    """Deadline of one episode."""
+    generate_timeout_s: float = 600.0
+    """Deadline of one completion."""
+    temperature: float = 1.0
+    """Sampling temperature; the learner divides its logits by the same."""
+    top_p: float = 1.0
+    """Nucleus sampling; below 1 the learner cannot mirror the distribution yet and refuses."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a turn."""
+    max_retries: int = 2
+    """How often a failed attempt is begun again before it counts as failed."""
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """Held-out tasks, scored before, during and after training."""
+
+    steps: int = -1
+    """Evaluate every so many steps; -1: only as at_start and at_end say."""
+    at_start: bool = False
+    """Evaluate before the first step."""
+    at_end: bool = False
+    """Evaluate after the last step."""
+    dataset: str | None = None
+    """Dataset as in data.prompt_dataset; by default the environment's own evaluation tasks."""
+    split: str = "train"
+    """Split of eval.dataset."""
+    max_samples: int = 256
+    """Most tasks to evaluate on."""
+    temperature: float = 0.6
+    """0 is greedy."""
+    n_samples_per_prompt: int = 4
+    """Attempts at each task."""
+
+
+@dataclass(frozen=True)
+class VllmOptions:
+    """The engines."""
+
+    num_engines: int | None = None
+    """Engines, each in its own Ray actor; by default one per GPU that is left for them, else one."""
+    tensor_parallel_size: int = 1
+    """GPUs per engine."""
+    gpu_memory_utilization: float | None = None
+    """Share of the GPU's memory; by default 0.4 when the GPU is shared with the learner, else 0.9."""
+    enforce_eager: bool = False
+    """Run without CUDA graphs."""
+    enable_prefix_caching: bool = True
+    """Reuse the keys and values of shared prefixes; forgotten at every weight update."""
+    max_num_seqs: int = 256
+    """Most requests decoded at once."""
+    dtype: str | None = None
+    """Weights' dtype; by default the learner's ds.param_dtype."""
+    kv_cache_gib: float = 0.5
+    """Memory for keys and values on an engine without GPU."""
+    sync_timeout_s: float = 300.0
+    """Deadline of each part of a weight update."""
+    start_timeout_s: float = 600.0
+    """Deadline of an engine's start."""
+    max_restarts: int = 3
+    """How often dead engines are restarted before the run stops."""

@@ -1,0 +1,59 @@
+"""What runs an episode, whichever way; beginning failed attempts again; seeds for full determinism."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from ..agents.base import Generator, Sampling
+from ..envs.task import Task
+from .failures import TRANSIENT
+from .trajectory import Failure, Trajectory
+
+SeedFor = Callable[[str, int, int], int]
+
+
+class Executor(Protocol):
+    """Runs one attempt at one task; algorithms never know which executor it was."""
+
+    async def run(
+        self, task: Task, attempt: int, generator: Generator, sampling: Sampling, seed_for: SeedFor | None = None
+    ) -> Trajectory:
+        """Run one episode to its end.
+
+        Returns:
+            The episode; one that failed says so, and never raises.
+
+        Raises:
+            asyncio.CancelledError: The caller cancelled; what the episode held is freed.
+        """
+        ...
+
+
+async def retrying(
+    executor: Executor,
+    task: Task,
+    attempt: int,
+    generator: Generator,
+    sampling: Sampling,
+    seed_for: SeedFor | None = None,
+    *,
+    max_retries: int = 2,
+) -> Trajectory:
+    """Run an episode, and begin it again, all afresh, while it fails for a reason that may pass.
+
+    A dead engine is not asked again: the failure returns at once, so that the caller can move the task.
+    """
+    earlier: list[Failure] = []
+    while True:
+        trajectory = await executor.run(task, attempt, generator, sampling, seed_for)
+        failure = trajectory.failure
+        if failure is None or failure.kind not in TRANSIENT or len(earlier) >= max_retries:
+            return replace(trajectory, earlier_failures=tuple(earlier))
+        earlier.append(failure)
+
+
+def stable_seed(task_id: str, attempt: int, turn: int, run_seed: int = 0) -> int:
+    """Return a seed in [0, 2**63) that is the same in every process and on every machine."""
+    name = f"{run_seed}\x00{task_id}\x00{attempt}\x00{turn}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") >> 1

@@ -1,0 +1,174 @@
+"""A trajectory as plain JSON values and back; token arrays come back bit for bit.
+
+Runs stand for long arrays (`[[turn, length], ...]`), logprobs only for the tokens that have one, in
+the shortest digits that give the same float32.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..agents.base import Sampling
+from ..agents.sequence import NO_VERSION, Sequence
+from ..envs.task import Task
+from ..errors import TrajectoryError
+from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+
+SCHEMA = 1
+
+Record = dict[str, Any]  # Any: JSON
+
+
+def to_record(step: int, trajectory: Trajectory) -> Record:
+    """Return the trajectory as a JSON object, what a person looks for first."""
+    task = trajectory.task
+    return {
+        "schema": SCHEMA,
+        "step": step,
+        "task": task.id,
+        "attempt": trajectory.attempt,
+        "reward": _number(trajectory.reward),
+        "score": _number(trajectory.score),
+        "end_reason": trajectory.end_reason.value,
+        "failure": None if trajectory.failure is None else _failure(trajectory.failure),
+        "prompt": _plain(task.prompt),
+        "label": _plain(task.label),
+        "messages": _plain(trajectory.messages),
+        "rewards_per_turn": [_number(reward) for reward in trajectory.rewards_per_turn.tolist()],
+        "turn_ends": [end.value for end in trajectory.turn_ends],
+        "extra_logs": _plain(trajectory.extra_logs),
+        "seconds": {stage: _number(round(seconds, 6)) for stage, seconds in trajectory.seconds.items()},
+        "earlier_failures": [_failure(failure) for failure in trajectory.earlier_failures],
+        "seed": task.seed,
+        "data": _plain(task.data),
+        "sequences": [_sequence(sequence) for sequence in trajectory.sequences],
+    }
+
+
+def from_record(record: Record, source: str) -> tuple[int, Trajectory]:
+    """Return step and trajectory; `source` names the line in errors.
+
+    Task fields that JSON has no form for come back as their `repr`.
+    """
+    if record["schema"] != SCHEMA:
+        raise TrajectoryError(f"{source} has schema {record['schema']!r}, this version reads {SCHEMA}; update turngym")
+    task = Task(record["task"], record["prompt"], record["label"], record["seed"], record["data"])
+    trajectory = Trajectory(
+        task=task,
+        attempt=record["attempt"],
+        sequences=tuple(_read_sequence(sequence) for sequence in record["sequences"]),
+        messages=tuple(record["messages"]),
+        rewards_per_turn=np.asarray([_read_number(reward) for reward in record["rewards_per_turn"]], np.float64),
+        turn_ends=tuple(TurnEnd(end) for end in record["turn_ends"]),
+        end_reason=EndReason(record["end_reason"]),
+        failure=None if record["failure"] is None else _read_failure(record["failure"]),
+        score=_read_number(record["score"]),
+        extra_logs={name: _read_number(value) for name, value in record["extra_logs"].items()},
+        seconds={stage: _read_number(value) for stage, value in record["seconds"].items()},
+        earlier_failures=tuple(_read_failure(failure) for failure in record["earlier_failures"]),
+    )
+    return record["step"], trajectory
+
+
+def _sequence(sequence: Sequence) -> Record:
+    actions = sequence.is_action
+    return {
+        "token_ids": sequence.token_ids.tolist(),
+        "actions": _spans(actions),
+        "turn": _runs(sequence.turn),
+        "versions": _runs(sequence.versions[actions]),
+        # numpy prints the shortest digits that a float32 needs; a double's would be twice as long.
+        "logprobs": list(map(float, sequence.logprobs[actions].astype("U32").tolist())),
+        "samplings": {str(turn): dataclasses.asdict(sampling) for turn, sampling in sequence.samplings.items()},
+        "parent": sequence.parent,
+        "fork_reason": sequence.fork_reason,
+    }
+
+
+def _read_sequence(record: Record) -> Sequence:
+    token_ids = np.asarray(record["token_ids"], np.int32)
+    actions = np.zeros(len(token_ids), np.bool_)
+    for start, end in record["actions"]:
+        actions[start:end] = True
+    logprobs = np.full(len(token_ids), np.nan, np.float32)
+    logprobs[actions] = np.asarray(record["logprobs"], np.float32)
+    versions = np.full(len(token_ids), NO_VERSION, np.int32)
+    versions[actions] = _read_runs(record["versions"])
+    return Sequence(
+        token_ids=token_ids,
+        is_action=actions,
+        logprobs=logprobs,
+        versions=versions,
+        turn=_read_runs(record["turn"]),
+        samplings={int(turn): _read_sampling(sampling) for turn, sampling in record["samplings"].items()},
+        parent=None if record["parent"] is None else (record["parent"][0], record["parent"][1]),
+        fork_reason=record["fork_reason"],
+    )
+
+
+def _read_sampling(record: Record) -> Sampling:
+    fields: Record = {**record, "stop": tuple(record["stop"]), "stop_token_ids": tuple(record["stop_token_ids"])}
+    return Sampling(**fields)
+
+
+def _runs(array: NDArray[np.int32]) -> list[list[int]]:
+    """[[value, length], ...] of equal neighbours."""
+    starts = _starts(array)
+    lengths = np.append(starts, len(array))[1:] - starts
+    runs: list[list[int]] = np.stack([array[starts], lengths], axis=1).tolist()
+    return runs
+
+
+def _read_runs(runs: list[list[int]]) -> NDArray[np.int32]:
+    pairs = np.asarray(runs, np.int64).reshape(-1, 2)
+    return np.repeat(pairs[:, 0], pairs[:, 1]).astype(np.int32)
+
+
+def _spans(mask: NDArray[np.bool_]) -> list[list[int]]:
+    """[[start, end], ...] of the places where the mask holds."""
+    starts = _starts(mask)
+    ends = np.append(starts, len(mask))[1:]
+    spans: list[list[int]] = np.stack([starts, ends], axis=1)[mask[starts]].tolist()
+    return spans
+
+
+def _starts(array: NDArray[Any]) -> NDArray[np.int64]:
+    """Where runs of equal values begin."""
+    if len(array) == 0:
+        return np.empty(0, np.int64)
+    return np.concatenate([[0], np.flatnonzero(array[1:] != array[:-1]) + 1]).astype(np.int64)
+
+
+def _failure(failure: Failure) -> Record:
+    return {"kind": failure.kind.value, "message": failure.message, "turn": failure.turn}
+
+
+def _read_failure(record: Record) -> Failure:
+    return Failure(FailureKind(record["kind"]), record["message"], record["turn"])
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON has no NaN and no infinity; they are written as strings."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _read_number(value: Any) -> Any:
+    return float(value) if isinstance(value, str) else value
+
+
+def _plain(value: Any) -> Any:
+    """Return what a dataset or an environment holds in JSON's terms; what has no form there, as its repr."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return repr(value)

@@ -1,0 +1,217 @@
+"""DeepSpeed ZeRO-3: parameters, gradients and optimiser state sharded over the ranks."""
+
+import datetime
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import CheckpointError, ConfigError
+from ..executors.weights import TensorSpec
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True)
+class DeepSpeedConfig:
+    """What a rank is set up with; an `lr` of None makes a model that is never trained."""
+
+    model: str
+    param_dtype: str
+    attention: str
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_norm: float = 1.0
+    is_trained: bool = True
+    gradient_checkpointing: bool = False
+    offload_params: bool = False
+
+
+def init_process_group(rank: int, world_size: int, address: str, port: int, timeout_s: float) -> torch.device:
+    """Join the ranks and return this rank's device; must run before any model is made."""
+    on_gpu = torch.cuda.is_available()
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK="0",  # each rank sees only its own device
+        LOCAL_SIZE="1",
+        CROSS_RANK="0",
+        CROSS_SIZE="1",
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+    if not on_gpu:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+
+    if not on_gpu:
+        _switch_off_shm_op()
+    else:
+        torch.cuda.set_device(0)
+    deepspeed.init_distributed(
+        "nccl" if on_gpu else "gloo", verbose=False, timeout=datetime.timedelta(seconds=timeout_s)
+    )
+    return torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+
+
+class DeepSpeedStrategy:
+    """One rank of a ZeRO-3 model; see `Strategy`."""
+
+    def __init__(self, config: DeepSpeedConfig, device: torch.device) -> None:
+        import deepspeed
+        import torch.distributed as dist
+        from transformers import AutoModelForCausalLM
+        from transformers.integrations import HfDeepSpeedConfig
+
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.device = device
+        settings = _settings(config, self.world_size)
+        hf_config = HfDeepSpeedConfig(settings)  # from_pretrained shards while it loads, as long as this lives
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                config.model, dtype=DTYPES[config.param_dtype], attn_implementation=config.attention
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot load a causal language model from {config.model!r}: {error}") from error
+        del hf_config
+        model.config.use_cache = False
+        if config.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        optimizer = None
+        if config.is_trained:
+            optimizer = torch.optim.AdamW(
+                model.parameters(),
+                lr=0.0,  # set at every step
+                betas=config.betas,
+                eps=config.eps,
+                weight_decay=config.weight_decay,
+                fused=True,
+            )
+        # The engine gathers, shards and reduces. Any: DeepSpeed has no types.
+        self._engine: Any
+        self._engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+        self._engine.train(config.is_trained)
+        self._parameters = dict(self._engine.module.named_parameters())
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The DeepSpeed engine, which is called like the model it wraps."""
+        return self._engine  # type: ignore[no-any-return]
+
+    def accumulate(self, loss: torch.Tensor, *, is_last: bool) -> None:
+        """Run backward; DeepSpeed averages over ranks, so the loss is scaled up to make it a sum."""
+        self._engine.set_gradient_accumulation_boundary(is_last)
+        self._engine.backward(loss * self.world_size, scale_wrt_gas=False)
+        if not is_last:
+            self._engine.step()  # counts the micro-batch; parameters move only at the boundary
+
+    def step(self, lr: float) -> float:
+        """Take one optimiser step at this learning rate."""
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = lr
+        self._engine.step()
+        return float(self._engine.get_global_grad_norm())
+
+    def reduce_sum(self, values: Sequence[float]) -> list[float]:
+        """Sum in fp64 over ranks."""
+        import torch.distributed as dist
+
+        totals = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(totals)
+        return totals.tolist()
+
+    def tensor_specs(self) -> list[TensorSpec]:
+        """Full shapes, read from ZeRO's records without gathering."""
+        return [
+            TensorSpec(name, str(p.dtype).removeprefix("torch."), tuple(p.ds_shape))
+            for name, p in self._parameters.items()
+        ]
+
+    @contextmanager
+    def gathered(self, names: Sequence[str], *, is_changed: bool = False) -> Iterator[list[torch.Tensor]]:
+        """Gather on all ranks; with `is_changed`, what rank 0 wrote into the tensors is scattered back."""
+        import deepspeed
+
+        parameters = [self._parameters[name] for name in names]
+        with deepspeed.zero.GatheredParameters(parameters, modifier_rank=0 if is_changed else None):
+            yield [p.data for p in parameters]
+
+    def save(self, folder: Path, tag: str, state: dict[str, Any]) -> None:
+        """Write this rank's shards, with `state` and the random state beside them."""
+        client_state = {"turngym": state, "random": _random_state(self.device)}
+        self._engine.save_checkpoint(str(folder), tag=tag, client_state=client_state)
+
+    def load(self, folder: Path, tag: str) -> dict[str, Any]:
+        """Read this rank's shards; the number of ranks must be the one that wrote them."""
+        path, client_state = self._engine.load_checkpoint(str(folder), tag=tag)
+        if path is None or "turngym" not in client_state:
+            raise CheckpointError(f"{folder / tag} is not a checkpoint of TurnGym, or of another number of ranks")
+        _restore_random_state(client_state["random"], self.device)
+        return client_state["turngym"]  # type: ignore[no-any-return]
+
+
+def _settings(config: DeepSpeedConfig, world_size: int) -> dict[str, Any]:
+    # With one rank there is nothing to shard: keep the parameters whole and save the copies.
+    keep_whole = {
+        "stage3_param_persistence_threshold": 10**12,
+        "stage3_model_persistence_threshold": 10**15,
+    }
+    zero: dict[str, Any] = {
+        "stage": 3,
+        "contiguous_gradients": True,
+        "overlap_comm": torch.cuda.is_available(),
+        "stage3_param_persistence_threshold": 10**5,
+        "stage3_prefetch_bucket_size": 5 * 10**7,
+        "reduce_bucket_size": 5 * 10**7,
+    } | (keep_whole if world_size == 1 else {})
+    if config.offload_params:
+        zero["offload_param"] = {"device": "cpu"}
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "data_types": {"grad_accum_dtype": "fp32"},
+    }
+    if config.is_trained:
+        settings["gradient_clipping"] = config.max_norm
+    if config.param_dtype == "bf16":
+        settings["bf16"] = {"enabled": True}
+    elif config.param_dtype == "fp16":
+        settings["fp16"] = {"enabled": True}
+    return settings
+
+
+def _switch_off_shm_op() -> None:
+    """Keep DeepSpeed from compiling a shared-memory all-reduce, which takes half a minute and a C++ compiler."""
+    import deepspeed.ops
+    from deepspeed.accelerator import get_accelerator
+
+    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
+    deepspeed.ops.__compatible_ops__[builder.NAME] = False
+
+
+def _random_state(device: torch.device) -> dict[str, Any]:
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def _restore_random_state(state: dict[str, Any], device: torch.device) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)

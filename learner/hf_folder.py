@@ -1,0 +1,34 @@
+"""Writes trained weights as a Hugging Face folder that loads anywhere."""
+
+import shutil
+from pathlib import Path
+
+import torch
+
+
+def save_hf(folder: Path, source: str, tensors: dict[str, torch.Tensor]) -> None:
+    """Write config, generation config, tokenizer of `source` and these weights, replacing an older folder.
+
+    The folder appears whole or not at all.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.initialization import no_init_weights
+
+    config = AutoConfig.from_pretrained(source)
+    dtype = next(iter(tensors.values())).dtype
+    with no_init_weights(), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.load_state_dict(tensors, strict=False, assign=True)
+    model.tie_weights()
+    unset = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if unset:
+        raise ValueError(f"{len(unset)} parameters of {source!r} have no trained weights, among them {unset[:3]}")
+    temporary = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    model.save_pretrained(temporary)
+    AutoTokenizer.from_pretrained(source).save_pretrained(temporary)
+    generation_config = Path(source) / "generation_config.json"
+    if generation_config.exists():
+        shutil.copy(generation_config, temporary)
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)

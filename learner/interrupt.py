@@ -1,0 +1,55 @@
+"""Ctrl-C and SIGTERM: the first asks the run to stop and save, the second stops it at once."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+EXIT_CODE = 130  # as shells have it for SIGINT
+
+
+class Interrupt:
+    """While the context is open, signals set `is_set` and call what was registered, from another thread."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._event = threading.Event()
+        self._callbacks: list[Callable[[], None]] = []
+        self._previous: dict[signal.Signals, object] = {}
+
+    def is_set(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self._event.is_set()
+
+    def on_set(self, callback: Callable[[], None]) -> None:
+        """Call this once when the run is asked to stop; at once if it was already."""
+        self._callbacks.append(callback)
+        if self.is_set():
+            callback()
+
+    def request(self) -> None:
+        """Ask the run to stop, as Ctrl-C does."""
+        self._event.set()
+        for callback in self._callbacks:
+            callback()
+
+    def __enter__(self) -> "Interrupt":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.is_set():
+            # Nothing in between may hold it up; what it leaves dies with it (see placement.py).
+            os._exit(EXIT_CODE)
+        self._say("stopping: saving a checkpoint first (once more to stop at once)")
+        # In a thread, since this handler may have interrupted a call into Ray.
+        threading.Thread(target=self.request, daemon=True).start()

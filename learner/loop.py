@@ -1,0 +1,328 @@
+"""The training loop, to be read from top to bottom."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..agents.base import Sampling
+from ..envs.task import Task
+from ..errors import TrajectoryError, TurnGymError
+from ..executors.buffer import Buffer, Group
+from ..executors.fleet import Attempts, Fleet
+from ..executors.trajectory import Trajectory
+from .advantages import AdvantageInputs, clip_rewards, estimate
+from .batch import Batch, assemble
+from .checkpoint import CheckpointFolder
+from .evaluation import evaluate
+from .frontier import Frontier
+from .interrupt import Interrupt
+from .kl import reward_kl
+from .objective import Objective
+from .plan import BatchPlan
+from .progress import Progress
+from .ranks import Ranks
+from .report import Scores
+from .run_folder import RunFolder
+from .schedule import Schedule
+from .weight_sync import WeightSync
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """The numbers of the loop; all else is in the parts it drives."""
+
+    batches: BatchPlan
+    num_steps: int
+    num_epochs: int  # passes over each step's attempts
+    sampling: Sampling
+    eval_sampling: Sampling
+    eval_attempts: int
+    eval_every: int
+    eval_at_start: bool
+    eval_at_end: bool
+    save_every: int
+    estimator: str
+    no_std_norm: bool
+    reward_clip: tuple[float, float]
+    reward_kl_coef: float  # KL in the reward; 0 for none
+    kl_estimator: str
+    needs_reference: bool
+    peak_lr: float
+    max_failed_fraction: float
+    trajectories_per_step: int
+
+
+@dataclass
+class LoopState:
+    """Where the loop stands; what a checkpoint's driver part holds."""
+
+    step: int = 0
+    optimizer_steps: int = 0
+    is_interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop drives."""
+
+    tasks: Sequence[Task]
+    eval_tasks: Sequence[Task]
+    frontier: Frontier
+    fleet: Fleet
+    ranks: Ranks
+    sync: WeightSync
+    objective: Objective
+    schedule: Schedule
+    checkpoints: CheckpointFolder
+    folder: RunFolder
+    progress: Progress
+    interrupt: Interrupt
+
+
+class InterruptedStepError(TurnGymError):
+    """The run was asked to stop in the middle of a step."""
+
+
+def run_loop(
+    parts: Parts, settings: LoopSettings, state: LoopState, scores: Scores, rows: list[dict[str, Any]]
+) -> list[Group]:
+    """Train until all steps are done or the run is asked to stop; return the last evaluation's episodes.
+
+    Args:
+        parts: What to drive.
+        settings: The numbers.
+        state: Where to begin; left where the loop ended.
+        scores: Held-out rewards, added to.
+        rows: Metrics of each step, added to.
+
+    Raises:
+        TrajectoryError: More attempts of one step failed than may.
+    """
+    progress, frontier = parts.progress, parts.frontier
+    buffer = Buffer(max_staleness=0)
+    eval_groups: list[Group] = []
+    try:
+        if state.step == 0 and settings.eval_at_start:
+            eval_groups = _evaluate(parts, settings, state, scores, {})
+        while state.step < settings.num_steps and frontier.num_left:
+            before = frontier.state()
+            step = state.step + 1
+            seconds: dict[str, float] = {}
+            progress.step_began(step)
+
+            # 1. Tasks, and an episode for each attempt, all in flight at once.
+            tasks = [parts.tasks[index] for index in frontier.take(settings.batches.tasks_per_step)]
+            with progress.stage("rollout", seconds):
+                for group in _roll_out(parts, settings, tasks):
+                    buffer.put(group)
+            groups = buffer.take(len(tasks), parts.sync.version)
+            trajectories = [t for group in groups for t in group.trajectories]
+            metrics = _rollout_metrics(trajectories, seconds["rollout"])
+            parts.folder.train_store.write(step, _kept(trajectories, settings.trajectories_per_step))
+            _check_failures(trajectories, settings.max_failed_fraction)
+
+            # 2. Logprobs of the policy that the step starts from, and of the reference, where they are needed.
+            batch = assemble(trajectories)
+            with progress.stage("score", seconds):
+                batch = _score(parts, settings, batch)
+
+            # 3. One advantage for each action token.
+            batch, advantage_metrics = _with_advantages(batch, groups, settings)
+            metrics |= advantage_metrics
+
+            # 4. Optimiser steps.
+            with progress.stage("train", seconds):
+                taken = _train(parts, settings, state, batch)
+            metrics |= taken
+
+            # 5. The engines get the new weights, if there are any.
+            if taken:
+                with progress.stage("sync", seconds):
+                    parts.sync.publish()
+            state.step = step
+
+            # 6. Held-out tasks, now and then.
+            if _is_due(step, settings):
+                eval_groups = _evaluate(parts, settings, state, scores, seconds)
+
+            # 7. The books, and a checkpoint now and then.
+            row = {"step": step, "version": parts.sync.version, **metrics, "seconds": seconds}
+            rows.append(row)
+            progress.step_ended(step, metrics, seconds)
+            if settings.save_every > 0 and step % settings.save_every == 0:
+                with progress.stage("save", seconds):
+                    save(parts, state, scores)
+            parts.folder.append_metrics(row)
+    except InterruptedStepError:
+        # The step that was under way left no trace in the weights; its tasks are handed out again.
+        if state.step < settings.num_steps and len(rows) < state.step + 1 and "before" in locals():
+            frontier.restore(before)
+        state.is_interrupted = True
+    return eval_groups
+
+
+def save(parts: Parts, state: LoopState, scores: Scores) -> None:
+    """Write a checkpoint of everything that a resumed run needs."""
+    tag = parts.checkpoints.begin(state.step)
+    parts.ranks.save(str(parts.checkpoints.root), tag, {"step": state.step})
+    parts.checkpoints.finish(
+        state.step,
+        {
+            "optimizer_steps": state.optimizer_steps,
+            "frontier": parts.frontier.state(),
+            "scores": {str(step): reward for step, reward in scores.by_step.items()},
+        },
+    )
+
+
+def _roll_out(parts: Parts, settings: LoopSettings, tasks: Sequence[Task]) -> list[Group]:
+    numbers = tuple(range(settings.batches.attempts_per_task))
+    groups = []
+    for group in parts.fleet.run(
+        [Attempts(task, numbers) for task in tasks], settings.sampling, parts.interrupt.is_set
+    ):
+        groups.append(group)
+        parts.progress.detail(f"{len(groups)}/{len(tasks)} tasks")
+    if len(groups) < len(tasks):
+        raise InterruptedStepError
+    order = {task.id: index for index, task in enumerate(tasks)}
+    return sorted(groups, key=lambda group: order[group.task.id])
+
+
+def _score(parts: Parts, settings: LoopSettings, batch: Batch) -> Batch:
+    updates = settings.batches.optimizer_steps * settings.num_epochs
+    if updates > 1 or settings.reward_kl_coef:
+        batch = batch.with_old_logprobs(_known(parts.ranks.batch_logprobs(batch, "actor")))
+    if settings.needs_reference:
+        batch = batch.with_ref_logprobs(_known(parts.ranks.batch_logprobs(batch, "reference")))
+    return batch
+
+
+def _with_advantages(batch: Batch, groups: Sequence[Group], settings: LoopSettings) -> tuple[Batch, dict[str, float]]:
+    trajectories = [t for group in groups for t in group.trajectories]
+    actions = batch.is_action
+    penalty_M = np.zeros(batch.num_actions)
+    metrics: dict[str, float] = {}
+    if settings.reward_kl_coef:
+        assert batch.old_logprobs is not None  # _score saw to both
+        assert batch.ref_logprobs is not None
+        kl_M = reward_kl(settings.kl_estimator, batch.old_logprobs[actions], batch.ref_logprobs[actions])
+        penalty_M = settings.reward_kl_coef * kl_M
+        metrics["kl/reference"] = float(kl_M.mean()) if len(kl_M) else 0.0
+    advantages = estimate(
+        settings.estimator,
+        AdvantageInputs(
+            rewards_A=clip_rewards([t.reward if t.is_valid else np.nan for t in trajectories], settings.reward_clip),
+            is_valid_A=np.array([t.is_valid for t in trajectories], bool),
+            group_A=_group_numbers(groups),
+            attempt_M=batch.attempt_of_token[actions],
+            turn_M=batch.turns[actions].astype(np.int64),
+            penalty_M=penalty_M,
+            no_std_norm=settings.no_std_norm,
+        ),
+    )
+    return batch.with_advantages(advantages.advantages_M), metrics | advantages.metrics
+
+
+def _train(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch) -> dict[str, float]:
+    """Take the step's optimiser steps and return the means of their metrics.
+
+    A step may only be left before its first update: from then on the weights have moved, and it is finished.
+    """
+    taken: list[dict[str, float]] = []
+    for _ in range(settings.num_epochs):
+        for part in _mini_batches(batch, settings.batches.optimizer_steps):
+            if not (part.advantages != 0).any() and not parts.objective.needs_all_sequences:
+                parts.progress.say("no attempt differs from its siblings: this update has no gradient and is skipped")
+                continue
+            lr = settings.peak_lr * parts.schedule.factor(state.optimizer_steps + 1)
+            metrics = parts.ranks.train(part, parts.objective, lr)
+            if metrics is None:
+                raise InterruptedStepError
+            state.optimizer_steps += 1
+            taken.append(metrics)
+    names = {name for metrics in taken for name in metrics}
+    return {name: float(np.mean([m[name] for m in taken if name in m])) for name in sorted(names)}
+
+
+def _evaluate(
+    parts: Parts, settings: LoopSettings, state: LoopState, scores: Scores, seconds: dict[str, float]
+) -> list[Group]:
+    with parts.progress.stage("eval", seconds):
+        result = evaluate(
+            parts.fleet,
+            parts.eval_tasks,
+            settings.eval_sampling,
+            settings.eval_attempts,
+            parts.progress,
+            parts.interrupt.is_set,
+        )
+    if result is None:
+        raise InterruptedStepError
+    if result.reward is not None:
+        scores.by_step[state.step] = result.reward
+    failed = f", {result.num_failed} of {result.num_attempts} attempts failed" if result.num_failed else ""
+    shown = "-" if result.reward is None else f"{result.reward:.3f}"
+    parts.progress.say(f"step {state.step} | held-out reward {shown} on {result.num_tasks} tasks{failed}")
+    parts.folder.eval_store.write(state.step, [t for group in result.groups for t in group.trajectories])
+    return list(result.groups)
+
+
+def _is_due(step: int, settings: LoopSettings) -> bool:
+    if step == settings.num_steps:
+        return settings.eval_at_end
+    return settings.eval_every > 0 and step % settings.eval_every == 0
+
+
+def _rollout_metrics(trajectories: Sequence[Trajectory], seconds: float) -> dict[str, float]:
+    valid = [t for t in trajectories if t.is_valid]
+    tokens = sum(t.num_actions for t in trajectories)
+    metrics: dict[str, float] = {
+        "rollout/tokens": tokens,
+        "rollout/tokens_per_s": tokens / seconds,
+        "rollout/turns": sum(t.num_turns for t in trajectories) / max(1, len(trajectories)),
+        "attempts/failed": len(trajectories) - len(valid),
+        "attempts/retries": sum(len(t.earlier_failures) for t in trajectories),
+    }
+    for trajectory in trajectories:
+        reason = trajectory.failure.kind if trajectory.failure else trajectory.end_reason
+        name = f"{'failures' if trajectory.failure else 'ends'}/{reason.value}"
+        metrics[name] = metrics.get(name, 0) + 1
+    for name in sorted({name for t in valid for name in t.extra_logs}):
+        known = [t.extra_logs[name] for t in valid if name in t.extra_logs]
+        metrics[f"env/{name}"] = float(np.mean(known))
+    return metrics
+
+
+def _check_failures(trajectories: Sequence[Trajectory], max_failed_fraction: float) -> None:
+    failures = [t.failure for t in trajectories if t.failure is not None]
+    if len(failures) > max_failed_fraction * len(trajectories) or len(failures) == len(trajectories):
+        raise TrajectoryError(
+            f"{len(failures)} of {len(trajectories)} attempts of this step failed (--train.max_failed_fraction "
+            f"{max_failed_fraction}); the first: {failures[0].kind.value}: {failures[0].message}"
+        )
+
+
+def _group_numbers(groups: Sequence[Group]) -> NDArray[np.int64]:
+    return np.repeat(np.arange(len(groups)), [len(group.trajectories) for group in groups])
+
+
+def _mini_batches(batch: Batch, count: int) -> list[Batch]:
+    """Split a batch by attempts, which keep their sequences together, into about equal parts."""
+    if count == 1:
+        return [batch]
+    parts = np.array_split(np.unique(batch.attempts), count)
+    return [batch.select(np.flatnonzero(np.isin(batch.attempts, part))) for part in parts if len(part)]
+
+
+def _kept(trajectories: Sequence[Trajectory], count: int) -> Sequence[Trajectory]:
+    return trajectories if count < 0 else trajectories[:count]
+
+
+def _known(logprobs_N: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    if logprobs_N is None:
+        raise InterruptedStepError
+    return logprobs_N

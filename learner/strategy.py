@@ -1,0 +1,69 @@
+"""What the learner needs of a training backend; DeepSpeed is the first, another can stand beside it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ..executors.weights import TensorSpec
+
+
+class Strategy(Protocol):
+    """One rank's share of a model, its optimiser, and the collectives around them.
+
+    All ranks call the same methods in the same order; each collective ends within the deadline that
+    the process group was made with, or raises.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The model to call; a forward pass is a collective."""
+        ...
+
+    def accumulate(self, loss: torch.Tensor, *, is_last: bool) -> None:
+        """Run backward; gradients are *summed* over micro-batches and ranks."""
+        ...
+
+    def step(self, lr: float) -> float:
+        """Clip, take one optimiser step, and return the gradient norm before clipping."""
+        ...
+
+    def reduce_sum(self, values: Sequence[float]) -> list[float]:
+        """Return the sums of these numbers over all ranks."""
+        ...
+
+    def tensor_specs(self) -> list[TensorSpec]:
+        """Name, dtype and full shape of each parameter, tied ones once."""
+        ...
+
+    def gathered(self, names: Sequence[str], *, is_changed: bool = False) -> AbstractContextManager[list[torch.Tensor]]:
+        """Give the full tensors of these parameters while the context is open; `is_changed` keeps rank 0's changes."""
+        ...
+
+    def save(self, folder: Path, tag: str, state: dict[str, Any]) -> None:
+        """Write model, optimiser and this rank's random state."""
+        ...
+
+    def load(self, folder: Path, tag: str) -> dict[str, Any]:
+        """Read what `save` wrote and return `state`."""
+        ...
+
+
+def buckets(specs: Sequence[TensorSpec], max_bytes: int) -> Iterator[tuple[TensorSpec, ...]]:
+    """Cut tensors, in order, into buckets of at most `max_bytes`; a larger tensor goes alone."""
+    bucket: list[TensorSpec] = []
+    size = 0
+    for spec in specs:
+        if bucket and size + spec.num_bytes > max_bytes:
+            yield tuple(bucket)
+            bucket, size = [], 0
+        bucket.append(spec)
+        size += spec.num_bytes
+    if bucket:
+        yield tuple(bucket)

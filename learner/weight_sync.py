@@ -1,0 +1,141 @@
+"""Weights from the learner into the engines: pause, send, verify, resume; each part with a deadline.
+
+Verified every time by the checksum of each bucket's bytes and by the version; at start by a canary,
+since comparing logprobs proves nothing in bf16, where one update moves them less than noise does.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..agents.base import Sampling
+from ..errors import WeightSyncError
+from ..executors.fleet import Fleet, call_all
+from .batch import Batch
+from .ranks import Ranks
+
+CANARY_TOKENS = 24
+FOLLOWS = 0.2  # the engine follows if it is this much nearer to the perturbed weights than to the true ones
+
+
+@dataclass(frozen=True)
+class CanaryReport:
+    """Mean absolute differences of logprobs, engine against learner, on tokens the engine sampled."""
+
+    perturbed: float  # both with the perturbed weights
+    power: float  # engine with the perturbed weights, learner with the true ones
+    true: float  # both with the true weights, sent after
+
+
+class WeightSync:
+    """Publishes the learner's weights; a version is one published set.
+
+    Args:
+        ranks: The learner.
+        fleet: The engines.
+        dtype: torch dtype name that the engines use.
+        timeout_s: Deadline of each part.
+    """
+
+    def __init__(self, ranks: Ranks, fleet: Fleet, dtype: str, timeout_s: float) -> None:
+        self._ranks, self._fleet = ranks, fleet
+        self._timeout_s = timeout_s
+        self._num_buckets = ranks.plan_export(dtype)
+        self.version = 0
+        fleet.on_restart = self._bring_weights
+
+    def publish(self) -> float:
+        """Send the learner's weights to all engines under the next version; return the seconds it took.
+
+        Raises:
+            WeightSyncError: The bytes that arrived are not those that left, or a version is not the one sent.
+            DeadlineError: A part did not end in time.
+        """
+        started_at = time.monotonic()
+        self.version += 1
+        self._send(range(len(self._fleet.actors)))
+        return time.monotonic() - started_at
+
+    def check_canary(self, prompt_ids: Sequence[int]) -> CanaryReport:
+        """Send strongly perturbed weights, see the engines follow, and send the true ones.
+
+        Every tensor is doubled or halved, which is exact both ways; tied and fused ones included.
+
+        Raises:
+            WeightSyncError: An engine did not follow.
+        """
+        self._ranks.scale_weights(undo=False)
+        self.publish()
+        samples = self._sample(prompt_ids)
+        perturbed = self._distance(samples)
+        self._ranks.scale_weights(undo=True)
+        power = self._distance(samples)
+        self.publish()
+        report = CanaryReport(perturbed, power, self._distance(self._sample(prompt_ids)))
+        if not (report.perturbed < FOLLOWS * report.power and report.true < FOLLOWS * report.power):
+            raise WeightSyncError(
+                "an engine did not follow the weights that were sent to it: with perturbed weights its logprobs "
+                f"differ from the learner's by {report.perturbed:.3f} on average (from the true weights' by "
+                f"{report.power:.3f}), with the true weights sent after by {report.true:.3f}. "
+                "The engine may convert weights in a way that an update does not reach; report the model's architecture"
+            )
+        return report
+
+    def _bring_weights(self, index: int) -> None:
+        self._send([index])
+
+    def _send(self, indices: Sequence[int] | range) -> None:
+        actors = [self._fleet.actors[index] for index in indices]
+
+        def all_actors(method: str, what: str, *arguments: object) -> list[int]:
+            calls = [getattr(actor, method).remote(*arguments) for actor in actors]
+            return call_all(calls, self._timeout_s, what)
+
+        all_actors("begin_update", "pausing the engines")
+        for number in range(self._num_buckets):
+            bucket = self._ranks.export(number, self._timeout_s)
+            received = all_actors("load_bucket", f"loading weight bucket {number}", bucket)
+            wrong = [index for index, value in zip(indices, received, strict=True) if value != bucket.checksum]
+            if wrong:
+                raise WeightSyncError(
+                    f"bucket {number} of version {self.version} arrived changed in engine {wrong[0]}: "
+                    f"checksum {received[0]} instead of {bucket.checksum}"
+                )
+        versions = all_actors("finish_update", "finishing the weight update", self.version)
+        if any(version != self.version for version in versions):
+            raise WeightSyncError(f"engines report versions {versions} after version {self.version} was sent")
+
+    def _sample(self, prompt_ids: Sequence[int]) -> list[Batch]:
+        sampling = Sampling(max_tokens=CANARY_TOKENS)
+        calls = [actor.sample.remote(list(prompt_ids), sampling) for actor in self._fleet.actors]
+        samples = call_all(calls, self._timeout_s, "sampling with new weights")
+        return [_as_batch(prompt_ids, token_ids, logprobs) for token_ids, logprobs in samples]
+
+    def _distance(self, samples: list[Batch]) -> float:
+        """Return the largest mean |difference| between an engine's logprobs and the learner's current weights."""
+        scored = self._ranks.logprobs(samples, "actor")
+        assert scored is not None  # nobody stops a run before it has begun
+        return max(
+            float(np.abs(logprobs[batch.is_action] - batch.rollout_logprobs[batch.is_action]).mean())
+            for batch, logprobs in zip(samples, scored, strict=True)
+        )
+
+
+def _as_batch(prompt_ids: Sequence[int], token_ids: list[int], logprobs: list[float]) -> Batch:
+    num_prompt, num_tokens = len(prompt_ids), len(prompt_ids) + len(token_ids)
+    is_action = np.arange(num_tokens) >= num_prompt
+    rollout_logprobs = np.full(num_tokens, np.nan, np.float32)
+    rollout_logprobs[num_prompt:] = logprobs
+    return Batch(
+        token_ids=np.asarray([*prompt_ids, *token_ids], np.int32),
+        is_action=is_action,
+        rollout_logprobs=rollout_logprobs,
+        versions=np.where(is_action, 0, -1).astype(np.int32),
+        temperatures=np.ones(num_tokens, np.float32),
+        turns=np.where(is_action, 0, -1).astype(np.int32),
+        starts=np.array([0, num_tokens], np.int64),
+        attempts=np.zeros(1, np.int64),
+        advantages=np.zeros(num_tokens, np.float32),
+    )

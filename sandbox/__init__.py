@@ -1,0 +1,1 @@
+"""Running what may hang, crash or be hostile: killable worker processes."""

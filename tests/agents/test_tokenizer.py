@@ -1,0 +1,80 @@
+"""Text to ids and back: nothing added, nothing cleaned up, nothing different at a seam."""
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from turngym.agents.tokenizer import Codec, load_tokenizer
+from turngym.errors import ConfigError
+
+
+@pytest.fixture
+def codec(tokenizer_of):
+    return Codec(tokenizer_of("<|im_start|><|im_end|>"))
+
+
+@pytest.fixture
+def spacing_codec():
+    """A tokenizer that puts a space before the beginning of a text, as Llama 2's does."""
+    vocab = {"<unk>": 0, "▁": 1, "▁a": 2, "a": 3, "b": 4}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[("▁", "a")], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    tokenizer.add_special_tokens([AddedToken("<end>", special=True, normalized=False)])
+    return Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>"))
+
+
+def test_special_tokens_in_text_become_their_ids(codec):
+    ids = codec.encode("<|im_start|>user\nHi <|im_end|>\n")
+    assert codec.decode(ids) == "<|im_start|>user\nHi <|im_end|>\n"
+    assert codec.decode(ids, skip_special_tokens=True) == "user\nHi \n"
+    assert codec.num_special(ids, 3) == 1
+    assert codec.num_special(ids[::-1], 3) == 0
+    assert ids.dtype == np.int32
+
+
+def test_special_tokens_are_counted_up_to_a_limit(codec):
+    ids = codec.encode("<|im_end|><|im_end|><|im_end|>x")
+    assert [codec.num_special(ids, most) for most in (0, 2, 5)] == [0, 2, 3]
+    assert codec.num_special(ids[:0], 3) == 0
+
+
+def test_spaces_before_punctuation_stay(codec):
+    assert codec.decode(codec.encode("Hello , world ! don 't")) == "Hello , world ! don 't"
+
+
+def test_text_behind_a_special_token_gets_no_space_of_its_own(spacing_codec):
+    whole = spacing_codec.encode("a<end>ab")
+    assert whole.tolist() == [2, 5, 3, 4]
+    assert spacing_codec.encode("ab").tolist() == [2, 4]  # alone it would
+    assert spacing_codec.encode_after(whole[:2], "ab").tolist() == [3, 4]
+
+
+def test_text_that_melts_into_its_anchor_leaves_the_anchor_as_it_was(codec):
+    the = codec.encode("The")
+    assert len(the) < 3  # merged
+    split = np.concatenate([codec.encode("<|im_end|>"), codec.encode("T"), codec.encode("h")])
+    after = codec.encode_after(split, "e")
+    assert codec.decode(np.concatenate([split, after])) == "<|im_end|>The"
+
+
+def test_empty_text_has_no_tokens(codec):
+    assert codec.encode("").tolist() == []
+    assert codec.encode_after(codec.encode("<|im_end|>"), "").tolist() == []
+
+
+def test_missing_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ConfigError, match=r"nowhere.*is no folder here"):
+        load_tokenizer(str(tmp_path / "nowhere"))
+
+
+def test_folder_without_tokenizer_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="holds no tokenizer"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_saved_tokenizer_loads(tokenizer_of, tmp_path):
+    tokenizer_of("{{ messages }}").save_pretrained(tmp_path)
+    assert load_tokenizer(str(tmp_path)).chat_template == "{{ messages }}"

@@ -1,0 +1,83 @@
+"""What every test may need: no model hub, reasons for skipping, the real small model."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before any test module imports transformers
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+
+def why_no_gpu() -> str | None:
+    if shutil.which("nvidia-smi") is None:
+        return "needs a CUDA device, and this machine has no nvidia-smi"
+    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+    return None if listing.returncode == 0 and "GPU" in listing.stdout else "needs a CUDA device; nvidia-smi lists none"
+
+
+def why_no_docker() -> str | None:
+    if shutil.which("docker") is None:
+        return "needs Docker, and this machine has no docker command"
+    answer = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=60)
+    return None if answer.returncode == 0 else f"needs a Docker daemon: {answer.stderr.strip()[-200:]}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for marker, why_not in (("gpu", why_no_gpu), ("docker", why_no_docker)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        reason = why_not() if marked else None
+        if reason:
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct as a folder, made on first use and kept in the user's cache."""
+    command = [sys.executable, str(ROOT / "scripts" / "fetch_smollm2.py")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=280)
+    assert done.returncode == 0, "scripts/fetch_smollm2.py failed; its messages stand above"
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of 0.9M parameters whose tokens are bytes, with tied embeddings and a chat template."""
+    import torch
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny_model")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({character: index for index, character in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<|start|>", "<|end|>")])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
+    fast.chat_template = (
+        "{% for m in messages %}<|start|>{{ m.role }}:{{ m.content }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>assistant:{% endif %}"
+    )
+    fast.save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=len(fast),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=fast.eos_token_id,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder

@@ -1,0 +1,91 @@
+"""Blocking functions in threads, with deadlines."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from turngym.envs.daemon_threads import DaemonThreads
+from turngym.errors import DeadlineError
+
+
+async def test_results_and_exceptions_come_back() -> None:
+    threads = DaemonThreads(2, "t")
+    assert await threads.call(lambda a, b: a + b, 1, 2, timeout_s=10, what="sum") == 3
+    for raised in (ValueError("x"), TimeoutError("theirs")):
+        with pytest.raises(type(raised), match=str(raised)):
+            await threads.call(_raise, raised, timeout_s=10, what="it")
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), StopIteration(4), KeyboardInterrupt()])
+async def test_what_would_stop_the_callers_loop_becomes_an_error(raised: BaseException) -> None:
+    with pytest.raises(RuntimeError, match=f"raised {type(raised).__name__}"):
+        await DaemonThreads(1, "t").call(_raise, raised, timeout_s=10, what="it")
+
+
+async def test_hung_calls_are_given_up_and_replaced() -> None:
+    threads = DaemonThreads(2, "t")
+    release = threading.Event()
+    hung = [threads.call(release.wait, timeout_s=0.2, what="it") for _ in range(4)]
+    good = [threads.call(lambda: "done", timeout_s=0.2, what="it") for _ in range(4)]
+    results = await asyncio.gather(*hung, *good, return_exceptions=True)
+    release.set()
+    assert [type(result) for result in results[:4]] == [DeadlineError] * 4
+    assert results[4:] == ["done"] * 4
+
+
+async def test_the_deadline_does_not_count_the_wait_for_a_thread() -> None:
+    threads = DaemonThreads(1, "t")
+    calls = [threads.call(time.sleep, 0.15, timeout_s=0.6, what="it") for _ in range(6)]
+    assert await asyncio.gather(*calls) == [None] * 6
+
+
+async def test_no_more_than_so_many_run_at_once() -> None:
+    threads = DaemonThreads(3, "t")
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+
+    await asyncio.gather(*(threads.call(work, timeout_s=10, what="it") for _ in range(20)))
+    assert most == 3
+    assert threads._busy == 0
+
+
+async def test_a_cancelled_caller_frees_its_place() -> None:
+    threads = DaemonThreads(1, "t")
+    release = threading.Event()
+    task = asyncio.create_task(threads.call(release.wait, timeout_s=60, what="it"))
+    waiting = asyncio.create_task(threads.call(release.wait, timeout_s=60, what="it"))
+    await asyncio.sleep(0.05)
+    for one in (waiting, task):
+        one.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await one
+    assert await threads.call(lambda: 5, timeout_s=10, what="it") == 5
+    release.set()
+
+
+def test_a_hung_call_does_not_hold_up_the_process() -> None:
+    code = (
+        "import asyncio, time\n"
+        "from turngym.envs.daemon_threads import DaemonThreads\n"
+        "try: asyncio.run(DaemonThreads(1, 't').call(time.sleep, 600, timeout_s=0.1, what='it'))\n"
+        "except TimeoutError: print('late')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "late"
+
+
+def _raise(error: BaseException) -> None:
+    raise error

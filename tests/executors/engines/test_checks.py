@@ -1,0 +1,266 @@
+"""The scripted engine passes every check, and each check finds the engine that is wrong in its way."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from turngym.agents.base import Sampling, StopReason
+from turngym.executors.engines.checks import CHECKS, check_engine
+from turngym.executors.engines.scripted import ScriptedEngine
+from turngym.executors.transports import ShmWriter
+from turngym.executors.weights import TensorSpec
+
+VOCAB = 64
+
+
+def problems(engine, **arguments):
+    arguments = {"vocab_size": VOCAB, "tolerance": 1e-4, "hold_s": 0.05, "timeout_s": 5.0} | arguments
+    return asyncio.run(check_engine(engine, **arguments))
+
+
+def test_the_scripted_engine_keeps_the_contract():
+    plan = [(TensorSpec("a", "float32", (3,)),), (TensorSpec("b", "bfloat16", (2, 2)),)]
+    writer = ShmWriter(plan)
+    try:
+        buckets = [writer.write(i, [torch.rand(tensor.shape)]) for i, (tensor,) in enumerate(plan)]
+        engine = ScriptedEngine(token_latency_s=0.005, max_context=256)
+        assert problems(engine, buckets=buckets) == []
+        assert set(engine.tensors) == {"a", "b"}
+    finally:
+        writer.close()
+
+
+class Altered(ScriptedEngine):
+    """A scripted engine that changes a request or its answer."""
+
+    def __init__(self, **arguments):
+        super().__init__(token_latency_s=0.005, max_context=256, **arguments)
+
+    def ask(self, prompt_ids, sampling):
+        return prompt_ids, sampling
+
+    def say(self, completion, sampling):
+        return completion
+
+    async def generate(self, prompt_ids, sampling, images=None, request=""):
+        prompt, asked = self.ask(prompt_ids, sampling)
+        return self.say(await super().generate(prompt, asked, images, request), sampling)
+
+
+class NoLogprobs(Altered):
+    def say(self, completion, sampling):
+        return replace(completion, logprobs=None)
+
+
+class PositiveLogprobs(Altered):
+    def say(self, completion, sampling):
+        return replace(completion, logprobs=-completion.logprobs)
+
+
+class ConstantLogprobs(Altered):
+    def say(self, completion, sampling):
+        return replace(completion, logprobs=np.full_like(completion.logprobs, -0.5))
+
+
+class OldVersions(Altered):
+    def say(self, completion, sampling):
+        return replace(completion, versions=completion.versions * 0)
+
+
+class OutsideVocabulary(Altered):
+    def say(self, completion, sampling):
+        return replace(completion, token_ids=completion.token_ids + VOCAB)
+
+
+class OtherIds(Altered):
+    """As if it decoded the prompt and encoded it again: 5 comes back as 4."""
+
+    def ask(self, prompt_ids, sampling):
+        return np.where(prompt_ids % 2 == 1, prompt_ids - 1, prompt_ids), sampling
+
+
+class DropsTheEnd(Altered):
+    """Sees only the first half of a prompt."""
+
+    def ask(self, prompt_ids, sampling):
+        return prompt_ids[:6], sampling
+
+
+class TooManyTokens(Altered):
+    def ask(self, prompt_ids, sampling):
+        return prompt_ids, replace(sampling, max_tokens=sampling.max_tokens + 1)
+
+
+class WrongReason(Altered):
+    def say(self, completion, sampling):
+        is_stop = completion.stop_reason is StopReason.STOP
+        return replace(completion, stop_reason=StopReason.LENGTH if is_stop else StopReason.STOP)
+
+
+class IgnoresStopTokens(Altered):
+    def ask(self, prompt_ids, sampling):
+        return prompt_ids, replace(sampling, stop_token_ids=())
+
+
+class NeverGreedy(Altered):
+    def ask(self, prompt_ids, sampling):
+        return prompt_ids, replace(sampling, temperature=sampling.temperature or 1.0)
+
+
+class AlwaysOneSeed(Altered):
+    def ask(self, prompt_ids, sampling):
+        return prompt_ids, replace(sampling, seed=1)
+
+
+class IgnoresSeeds(Altered):
+    def ask(self, prompt_ids, sampling):
+        return prompt_ids, replace(sampling, seed=None)
+
+
+class IgnoresTopK(Altered):
+    def ask(self, prompt_ids, sampling):
+        return prompt_ids, replace(sampling, top_k=-1)
+
+
+class RawLogprobs(Altered):
+    """Samples at the temperature, and gives the logprobs of temperature 1."""
+
+    async def generate(self, prompt_ids, sampling, images=None, request=""):
+        completion = await super().generate(prompt_ids, sampling, images, request)
+        if sampling.temperature in (0.0, 1.0):
+            return completion
+        plain = Sampling(1, temperature=1.0)
+        logprobs = [
+            self.policy.log_distribution(np.append(prompt_ids, completion.token_ids[:i]), plain)[token]
+            for i, token in enumerate(completion.token_ids)
+        ]
+        return replace(completion, logprobs=np.asarray(logprobs, np.float32))
+
+    def __init__(self):
+        from turngym.executors.engines.toy_policy import ToyPolicy
+
+        super().__init__()
+        self.policy = ToyPolicy(VOCAB)
+
+
+class AnswersLongPrompts(Altered):
+    def ask(self, prompt_ids, sampling):
+        return prompt_ids[: self.max_context - sampling.max_tokens], sampling
+
+
+class HangsOnLongPrompts(Altered):
+    async def generate(self, prompt_ids, sampling, images=None, request=""):
+        if len(prompt_ids) + sampling.max_tokens > self.max_context:
+            await asyncio.sleep(60)
+        return await super().generate(prompt_ids, sampling, images, request)
+
+
+class MixesRequestsUp(Altered):
+    """Of requests that run together, each gets the answer of the one before."""
+
+    last = None
+
+    def say(self, completion, sampling):
+        if self.num_running == 0:
+            self.last = None
+            return completion
+        said, self.last = self.last, completion
+        return completion if said is None else said
+
+
+class LeaksCancelledRequests(Altered):
+    async def generate(self, prompt_ids, sampling, images=None, request=""):
+        try:
+            return await super().generate(prompt_ids, sampling, images, request)
+        except asyncio.CancelledError:
+            self._num_running += 1
+            self._idle.clear()
+            raise
+
+
+class PausesNothing(Altered):
+    async def pause(self):
+        return
+
+
+class PausesForEver(Altered):
+    async def resume(self):
+        return
+
+
+class KillsRunningRequests(Altered):
+    async def pause(self):
+        self.kill("paused")
+
+
+class KeepsItsVersion(Altered):
+    async def finish_update(self, version):
+        await super().finish_update(0)
+
+
+class LosesBytes(Altered):
+    async def load_bucket(self, bucket):
+        return await super().load_bucket(bucket) + 1
+
+
+class CannotCloseTwice(Altered):
+    is_closed = False
+
+    async def close(self):
+        if self.is_closed:
+            raise RuntimeError("closed already")
+        self.is_closed = True
+        await super().close()
+
+
+class AnswersAfterClose(Altered):
+    async def close(self):
+        return
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "words"),
+    [
+        (NoLogprobs, "records", "no logprobs"),
+        (PositiveLogprobs, "records", "greater than 0"),
+        (OutsideVocabulary, "records", "[0, 64)"),
+        (OtherIds, "tokens_in", "decoded and encoded again"),
+        (DropsTheEnd, "tokens_in", "changes nothing"),
+        (TooManyTokens, "limits", "max_tokens=1 gave 2"),
+        (WrongReason, "limits", "stop reason 'stop' after"),
+        (IgnoresStopTokens, "limits", "stop_token_ids"),
+        (NeverGreedy, "randomness", "greedy gave"),
+        (AlwaysOneSeed, "randomness", "all the same"),
+        (IgnoresSeeds, "randomness", "one seed"),
+        (IgnoresTopK, "distribution", "top_k=1"),
+        (RawLogprobs, "distribution", "twice as far"),
+        (ConstantLogprobs, "distribution", "sum to"),
+        (AnswersLongPrompts, "too_long", "was answered"),
+        (HangsOnLongPrompts, "too_long", "not done within"),
+        (MixesRequestsUp, "concurrency", "mixed up"),
+        (LeaksCancelledRequests, "cancellation", "not done within"),
+        (PausesNothing, "pausing", "was not held"),
+        (PausesForEver, "pausing", "not done within"),
+        (KillsRunningRequests, "pausing", "failed in the pause"),
+        (KeepsItsVersion, "update", "at version 0"),
+        (OldVersions, "update", "carry [0]"),
+        (LosesBytes, "update", "arrived with"),
+        (CannotCloseTwice, "closing", "closed already"),
+        (AnswersAfterClose, "closing", "health worked after close"),
+    ],
+)
+def test_a_wrong_engine_is_found(monkeypatch, kind, check, words):
+    only = [c for c in CHECKS if c.__name__ == f"check_{check}"]
+    monkeypatch.setattr("turngym.executors.engines.checks.CHECKS", only)
+    plan = [(TensorSpec("a", "float32", (3,)),)]
+    writer = ShmWriter(plan)
+    try:
+        buckets = [writer.write(0, [torch.ones(3)])]
+        found = problems(kind(), buckets=buckets, timeout_s=1.0, closes=check == "closing")
+    finally:
+        writer.close()
+    assert check in {problem.check for problem in found}
+    assert any(words in problem.message for problem in found), found

@@ -1,0 +1,190 @@
+"""Advantages against hand-computed numbers, OpenRLHF's formulas on full groups, and the faults of others."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from turngym.errors import TrajectoryError, UnknownNameError
+from turngym.learner.advantages import (
+    ESTIMATORS,
+    AdvantageInputs,
+    clip_rewards,
+    estimate,
+    group_statistics,
+    penalty_to_go,
+)
+
+
+def inputs(rewards, groups, valid=None, tokens=None, **changes):
+    """One action token per valid attempt unless `tokens` counts them."""
+    is_valid = np.ones(len(rewards), bool) if valid is None else np.array(valid, bool)
+    counts = is_valid.astype(int) if tokens is None else np.array(tokens)
+    attempts = np.repeat(np.arange(len(rewards)), counts)
+    made = AdvantageInputs(
+        rewards_A=np.array(rewards, np.float64),
+        is_valid_A=is_valid,
+        group_A=np.array(groups),
+        attempt_M=attempts,
+        turn_M=np.zeros(len(attempts), int),
+        penalty_M=np.zeros(len(attempts)),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def advantages(name, *args, **kwargs):
+    return estimate(name, inputs(*args, **kwargs)).advantages_M
+
+
+# Numbers by hand: rewards (1, 2) have mean 1.5 and deviation sqrt(0.5) = 0.70711 with n - 1.
+
+
+def test_a_group_that_is_not_full_is_not_cut_by_stride():
+    """R33: (1, 2, 3) with groups of two gave (-1, 1, 300000) elsewhere."""
+    result = estimate("group_norm", inputs([1, 2, 3], [0, 0, 1]))
+    assert result.advantages_M.tolist() == pytest.approx([-0.70711, 0.70711, 0], abs=1e-5)
+    assert result.advantages_M[2] == 0
+    assert result.metrics["attempts/lone_survivors"] == 1
+    assert result.metrics["attempts/without_signal"] == 1
+
+
+def test_a_failed_attempt_does_not_shift_the_groups_behind_it():
+    """R33: two prompts of four attempts, one of the first failed; the groups are interleaved on purpose."""
+    rewards = [0, 1, np.nan, 3, 2, 5, 5, 1]
+    groups = [7, 4, 7, 4, 7, 4, 7, 4]
+    valid = [1, 1, 0, 1, 1, 1, 1, 1]
+    # Group 7: 0, 2, 5: mean 7/3, deviation sqrt(19/3). Group 4: 1, 3, 5, 1: mean 2.5, sqrt(11/3).
+    expected = [-0.92717, -0.78335, 0.26112, -0.13245, 1.30558, 1.05963, -0.78335]
+    assert advantages("group_norm", rewards, groups, valid).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_no_std_norm_only_subtracts_the_mean():
+    result = advantages("group_norm", [1, 2, 6], [0, 0, 0], no_std_norm=True)
+    assert result.tolist() == [-2, -1, 3]
+
+
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+@pytest.mark.parametrize("reward", [0.1, 0.7, 1 / 3, 1000.1, -1e300])
+def test_equal_rewards_get_exactly_zero(name, reward):
+    """In fp32, 0.7 eight times over gave up to 59.6 elsewhere."""
+    assert (advantages(name, [reward] * 8, [0] * 8) == 0).all()
+
+
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+def test_lone_survivors_get_exactly_zero_beside_groups_with_signal(name):
+    result = advantages(name, [5, 1, 2, 4, 9, 9], [0, 1, 1, 1, 2, 2], tokens=[1, 5, 1, 1, 2, 2])
+    assert result[0] == 0
+    assert (result[-4:] == 0).all()
+    assert (result[1:-4] != 0).all()
+
+
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+def test_what_failed_is_absent_from_every_statistic(name):
+    with_failures = advantages(
+        name, [1, 1e9, 2, 4, np.nan, 3, 7], [0, 0, 0, 1, 1, 1, 2], [1, 0, 1, 1, 0, 1, 0], [2, 0, 1, 3, 0, 1, 0]
+    )
+    without = advantages(name, [1, 2, 4, 3], [0, 0, 1, 1], tokens=[2, 1, 3, 1])
+    assert with_failures.tolist() == without.tolist()
+
+
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+def test_order_of_attempts_does_not_matter(name):
+    rng = np.random.default_rng(0)
+    rewards, groups, order = rng.normal(size=24), np.repeat(np.arange(6), 4), rng.permutation(24)
+    assert advantages(name, rewards[order], groups[order]) == pytest.approx(advantages(name, rewards, groups)[order])
+
+
+def test_group_norm_equals_the_usual_formula_on_full_groups():
+    rewards = np.random.default_rng(0).normal(size=(6, 4))
+    usual = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, ddof=1, keepdims=True) + 1e-9)
+    ours = advantages("group_norm", rewards.ravel(), np.repeat(np.arange(6), 4))
+    assert ours == pytest.approx(usual.ravel(), abs=1e-12)
+
+
+def test_reinforce_baseline_by_hand():
+    """Baselined (-1, 1, -3, 3) with 1, 3, 2, 2 tokens: mean (-1 + 3 - 6 + 6) / 8 = 0.25, var 40 / 8 - 0.0625."""
+    result = advantages("reinforce_baseline", [0, 2, 1, 7], [0, 0, 1, 1], tokens=[1, 3, 2, 2])
+    values, scale = np.array([-1, 1, 1, 1, -3, -3, 3, 3]), 4.9375**-0.5
+    assert result == pytest.approx((values - 0.25) * scale)
+    plain = advantages("reinforce_baseline", [0, 2, 1, 7], [0, 0, 1, 1], tokens=[1, 3, 2, 2], no_std_norm=True)
+    assert plain == pytest.approx(values - 0.25)
+
+
+def test_reinforce_baseline_equals_openrlhf_on_full_groups():
+    """Its formula in plain numpy: KL to go per token after the baseline, then whitening over action tokens."""
+    rng = np.random.default_rng(1)
+    rewards, counts = rng.normal(size=(5, 4)), rng.integers(1, 6, 20)
+    penalties = [rng.random(count) * 0.1 for count in counts]
+    baselined = (rewards - rewards.mean(1, keepdims=True)).ravel()
+    returns = [reward - penalty[::-1].cumsum()[::-1] for reward, penalty in zip(baselined, penalties, strict=True)]
+    returns = np.concatenate(returns)
+    expected = (returns - returns.mean()) / np.sqrt(max(returns.var(), 1e-8))
+    groups = np.repeat(np.arange(5), 4)
+    ours = advantages("reinforce_baseline", rewards.ravel(), groups, tokens=counts, penalty_M=np.concatenate(penalties))
+    assert ours == pytest.approx(expected, abs=1e-12)
+
+
+def test_penalty_to_go_runs_over_turns_and_sequences_of_one_attempt():
+    """Attempt 0 has turns 0, 2 in its first sequence and turn 1 in a branch laid behind; attempt 1 stands between."""
+    made = inputs(
+        [0, 0],
+        [0, 0],
+        tokens=[5, 2],
+        attempt_M=np.array([0, 0, 0, 1, 1, 0, 0]),
+        turn_M=np.array([0, 0, 2, 0, 1, 1, 1]),
+        penalty_M=np.array([1.0, 2.0, 4.0, 100.0, 200.0, 8.0, 16.0]),
+    )
+    assert penalty_to_go(made).tolist() == [31, 30, 4, 300, 200, 28, 20]
+
+
+def test_kl_acts_per_token_after_the_baseline_and_reaches_groups_without_signal():
+    made = inputs([1, 2, 5], [0, 0, 1], tokens=[2, 1, 2], penalty_M=np.array([0.1, 0.2, 0.4, 0.01, 0.02]))
+    expected = [-0.70711 - 0.3, -0.70711 - 0.2, 0.70711 - 0.4, -0.03, -0.02]
+    assert estimate("group_norm", made).advantages_M.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_clipping_acts_on_the_raw_reward():
+    assert clip_rewards([-30, 0.5, 12], (-10.0, 10.0)).tolist() == [-10, 0.5, 10]
+
+
+def test_metrics_by_hand():
+    result = estimate("group_norm", inputs([1, 3, 5, 5, 9], [0, 0, 1, 1, 2], [1, 1, 1, 1, 0]))
+    assert result.metrics == pytest.approx(
+        {
+            "attempts/valid": 4,
+            "attempts/lone_survivors": 0,
+            "attempts/without_signal": 2,
+            "reward/mean": 3.5,
+            "reward/std": np.sqrt(2.75),
+            "reward/group_std": np.sqrt(2) / 2,
+            "advantage/mean": 0,
+            "advantage/std": 0.5,
+            "advantage/abs_max": np.sqrt(0.5),
+        },
+        abs=1e-6,
+    )
+
+
+def test_group_statistics_of_an_all_failed_group():
+    groups = group_statistics(inputs([1, 2], [0, 1], [0, 1]))
+    assert groups.count_A.tolist() == [0, 1]
+    assert groups.has_signal_A.tolist() == [False, False]
+
+
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+def test_nothing_at_all(name):
+    assert estimate(name, inputs([], [])).advantages_M.tolist() == []
+    assert estimate(name, inputs([1, 2], [0, 0], [0, 0])).advantages_M.tolist() == []
+
+
+def test_bad_input_is_named():
+    with pytest.raises(TrajectoryError, match="reward nan of attempt 1 is not finite"):
+        inputs([1, np.nan], [0, 0])
+    with pytest.raises(TrajectoryError, match="not valid; leave its tokens out"):
+        inputs([1, 2], [0, 0], [1, 0], tokens=[1, 1])
+    with pytest.raises(TrajectoryError, match="one reward, validity and group"):
+        inputs([1, 2], [0])
+    with pytest.raises(TrajectoryError, match="1e\\+308: clip it"):
+        advantages("group_norm", [1e308, 1e308, 1.0], [0, 0, 0])
+    with pytest.raises(UnknownNameError, match="Did you mean 'group_norm'"):
+        advantages("groupnorm", [1], [0])

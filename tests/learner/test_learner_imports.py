@@ -1,0 +1,14 @@
+"""Names of algorithms can be listed and checked before anything heavy is loaded."""
+
+import subprocess
+import sys
+
+LIGHT = ("batch", "advantages", "losses", "corrections", "kl", "metrics", "ratios", "packing", "schedule")
+
+
+def test_light_modules_import_no_torch():
+    code = (
+        "import sys\n" + "".join(f"import turngym.learner.{name}\n" for name in LIGHT) + "print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.strip() == "False"

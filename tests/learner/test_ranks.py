@@ -1,0 +1,173 @@
+"""Learner ranks for real: DeepSpeed ZeRO-3 over gloo in Ray actors, one rank and two."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from turngym.executors.fleet import call_all
+from turngym.executors.transports import open_bucket
+from turngym.executors.weights import checksum, views
+from turngym.learner.attention import PACKED
+from turngym.learner.batch import Batch
+from turngym.learner.deepspeed_strategy import DeepSpeedConfig
+from turngym.learner.losses import PolicyOptions
+from turngym.learner.objective import Objective
+from turngym.learner.placement import Cluster, Layout
+from turngym.learner.rank import RankConfig
+from turngym.learner.ranks import Ranks
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+LENGTHS = [(5, 12), (9, 3), (4, 30), (7, 7), (20, 1), (3, 18), (6, 6), (8, 25)]  # context, actions
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("logs"))
+    yield cluster
+    cluster.close()
+
+
+def make_ranks(cluster: Cluster, model: Path, world_size: int) -> Ranks:
+    config = DeepSpeedConfig(model=str(model), param_dtype="fp32", attention=PACKED)
+    ranks = cluster.ranks(
+        RankConfig(actor=config, reference=None, seed=1, num_threads=1, timeout_s=120, bucket_bytes=1 << 20),
+        Layout(world_size, 1, 0, 0, threads=1, engine_threads=1),
+        micro_batch_tokens=4096,
+        timeout_s=120,
+    )
+    call_all(ranks.begin_setup(), 120, "setting up")
+    return ranks
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    rng = np.random.default_rng(0)
+    masks = [np.repeat([False, True], counts) for counts in LENGTHS]
+    is_action = np.concatenate(masks)
+    num_tokens = len(is_action)
+    return Batch(
+        token_ids=rng.integers(0, 256, num_tokens).astype(np.int32),
+        is_action=is_action,
+        rollout_logprobs=np.where(is_action, -5.5, np.nan).astype(np.float32),
+        versions=np.where(is_action, 1, -1).astype(np.int32),
+        temperatures=np.ones(num_tokens, np.float32),
+        turns=np.where(is_action, 0, -1).astype(np.int32),
+        starts=np.concatenate([[0], np.cumsum([sum(counts) for counts in LENGTHS])]),
+        attempts=np.arange(len(LENGTHS)),
+        advantages=np.where(is_action, rng.normal(size=num_tokens), 0).astype(np.float32),
+    )
+
+
+def objective(aggregation: str) -> Objective:
+    return Objective("ppo", PolicyOptions(), aggregation, "off", "truncate", (0.0, 2.0))
+
+
+def plain_gradient_norm(model_folder: Path, batch: Batch, aggregation: str) -> tuple[float, float]:
+    """The same loss without any of our code: one sequence after the other, through plain attention."""
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32, attn_implementation="eager")
+    loss = torch.zeros(())
+    for start, end in zip(batch.starts[:-1], batch.starts[1:], strict=True):
+        ids = torch.tensor(batch.token_ids[start:end])[None].long()
+        logprobs = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        mask = torch.tensor(batch.is_action[start + 1 : end])
+        terms = -(torch.tensor(batch.advantages[start + 1 : end]) * logprobs)[mask]
+        if aggregation == "token-mean":
+            loss = loss + terms.sum() / batch.num_actions
+        else:
+            loss = loss + terms.mean() / len(LENGTHS)
+    loss.backward()
+    norm = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters()))
+    return float(loss.detach()), norm
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_ranks(cluster, tiny_model, batch, tmp_path, world_size):
+    ranks = make_ranks(cluster, tiny_model, world_size)
+    try:
+        gradients_are_the_same_for_every_split(ranks, tiny_model, batch)
+        exports_are_whole_and_perturbations_exact(ranks, tiny_model)
+        checkpoint_and_model_folder_hold_the_trained_weights(ranks, batch, tiny_model, tmp_path)
+        a_stop_leaves_the_weights_alone(ranks, batch)
+    finally:
+        ranks.close()
+
+
+def gradients_are_the_same_for_every_split(ranks: Ranks, model: Path, batch: Batch) -> None:
+    """R36: one gradient, whatever the micro-batches and ranks, equal to plain PyTorch's."""
+    for aggregation in ("token-mean", "seq-mean-token-mean"):
+        _, expected = plain_gradient_norm(model, batch, aggregation)
+        for micro_batch_tokens in (4096, 64, 20):
+            ranks.micro_batch_tokens = micro_batch_tokens
+            metrics = ranks.train(batch, objective(aggregation), lr=0.0)
+            assert metrics is not None
+            assert metrics["policy/grad_norm"] == pytest.approx(expected, rel=1e-5)
+    ranks.micro_batch_tokens = 64
+    few = batch.select([0])  # one sequence: a second rank has nothing, and takes part all the same
+    metrics = ranks.train(few, objective("token-mean"), lr=0.0)
+    assert metrics is not None
+    assert metrics["policy/grad_norm"] > 0
+
+
+def exports_are_whole_and_perturbations_exact(ranks: Ranks, model: Path) -> None:
+    true = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
+    num_buckets = ranks.plan_export("float32")
+    assert num_buckets > 2  # the buckets of this test are small
+
+    def exported() -> dict[str, torch.Tensor]:
+        tensors = {}
+        for index in range(num_buckets):
+            bucket = ranks.export(index, 60)
+            buffer = open_bucket(bucket)
+            assert checksum(buffer) == bucket.checksum
+            tensors |= {name: tensor.clone() for name, tensor in views(buffer, bucket.tensors)}
+        return tensors
+
+    before = exported()
+    assert before.keys() == true.keys()
+    assert all(torch.equal(before[name], true[name]) for name in true)
+    ranks.scale_weights(undo=False)
+    perturbed = exported()
+    factors = {name: (perturbed[name] / true[name]).nan_to_num(1.0).unique().tolist() for name in true}
+    assert {factor for values in factors.values() for factor in values} == {0.5, 2.0}
+    ranks.scale_weights(undo=True)
+    assert all(torch.equal(tensor, true[name]) for name, tensor in exported().items())
+
+
+def checkpoint_and_model_folder_hold_the_trained_weights(ranks: Ranks, batch: Batch, model: Path, folder: Path) -> None:
+    loss = objective("token-mean")
+    first = ranks.batch_logprobs(batch, "actor")
+    ranks.train(batch, loss, lr=1e-3)
+    ranks.save(str(folder), "step_1", {"step": 1})
+    ranks.save_hf(str(folder / "model"), str(model))
+    saved = ranks.batch_logprobs(batch, "actor")
+    ranks.train(batch, loss, lr=1e-3)
+    later = ranks.batch_logprobs(batch, "actor")
+    assert ranks.load(str(folder), "step_1") == {"step": 1}
+    restored = ranks.batch_logprobs(batch, "actor")
+    assert not np.allclose(first, saved)
+    assert np.array_equal(saved, restored)
+    ranks.train(batch, loss, lr=1e-3)  # with the optimiser's moments as they were
+    assert np.allclose(ranks.batch_logprobs(batch, "actor"), later, atol=1e-6)
+
+    loaded = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    ids = torch.tensor(batch.token_ids[: batch.starts[1]])[None].long()
+    logprobs = loaded(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0].detach().numpy()
+    mask = batch.is_action[: batch.starts[1]]
+    assert np.allclose(logprobs[mask[1:]], saved[: batch.starts[1]][mask], atol=1e-5)
+
+
+def a_stop_leaves_the_weights_alone(ranks: Ranks, batch: Batch) -> None:
+    before = ranks.batch_logprobs(batch, "actor")
+    ranks.request_stop()
+    for _ in range(100):  # the request travels beside the calls
+        if ranks.train(batch, objective("token-mean"), lr=0.0) is None:
+            break
+    else:
+        pytest.fail("the ranks never stopped")
+    assert before is not None
+    assert ranks.batch_logprobs(batch, "actor") is None

@@ -1,0 +1,112 @@
+"""What a run is about is checked before anything is loaded."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from turngym.config import TrainConfig, parse_train
+from turngym.errors import ConfigError, DataError, UnknownNameError
+from turngym.learner.run import Inputs, check_inputs, count_steps
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return str(folder)
+
+
+@pytest.fixture
+def check(model: str):
+    def run(words: str = "", *more: str) -> Inputs:
+        return check_inputs(parse_train(["--actor.model_name_or_path", model, *words.split(), *more]))
+
+    return run
+
+
+def reward_file(tmp_path: Path) -> Path:
+    file = tmp_path / "reward.py"
+    file.write_text("def reward_func(queries, prompts, labels, **kwargs):\n    return [1.0] * len(queries)\n")
+    return file
+
+
+def dataset(tmp_path: Path, rows: list[dict]) -> Path:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_an_environment_brings_its_own_tasks(check):
+    inputs = check("--agent env:Guess --agent_args.high 7 --eval.at_end --eval.max_samples 5 --data.max_samples 9")
+    assert inputs.env.kwargs == {"high": 7}
+    assert (len(inputs.tasks), len(inputs.eval_tasks)) == (9, 5)
+    assert not {t.id for t in inputs.tasks} & {t.id for t in inputs.eval_tasks}
+
+
+def test_no_evaluation_makes_no_eval_tasks(check):
+    assert check("--agent env:Guess").eval_tasks == []
+
+
+def test_dataset_and_reward_file_make_a_prompt_environment(check, tmp_path):
+    data = dataset(tmp_path, [{"q": "1+1", "a": "2"}, {"q": "1+2", "a": "3"}])
+    inputs = check(
+        f"--data.prompt_dataset {data} --data.input_key q --data.label_key a --data.apply_chat_template "
+        f"--reward.remote_url {reward_file(tmp_path)}"
+    )
+    assert inputs.env.kwargs["apply_chat_template"] is True
+    assert [(t.prompt, t.label) for t in inputs.tasks] == [("1+1", "2"), ("1+2", "3")]
+
+
+def test_fingerprint_tells_other_tasks(check):
+    same = [check(f"--agent env:Guess --agent_args.high {high}").fingerprint for high in (7, 7, 8)]
+    assert same[0] == same[1] != same[2]
+
+
+def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
+    data = dataset(tmp_path, [{"question": "1+1", "answer": "2"}])
+    with pytest.raises(DataError) as error:
+        check(f"--data.prompt_dataset {data} --data.input_key question --data.label_key solution --agent env:Math")
+    for part in ("solution", "question", "answer", "--data.label_key"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        ("", ConfigError, "nothing says what to train on"),
+        ("--agent Guess", ConfigError, "wanted env:NAME"),
+        ("--agent env:Gues", UnknownNameError, "Did you mean 'Guess'"),
+        ("--agent env:Guess --agent_args.hihg 3", ConfigError, "high"),
+        ("--agent env:Guess --reward.remote_url x.py", ConfigError, "gives its own"),
+        ("--agent env:Guess --rollout.temperature 0", ConfigError, "would not differ"),
+        ("--agent env:Math", ConfigError, "--data.prompt_dataset"),
+        ("--agent env:Guess --data.prompt_dataset ./none.jsonl", DataError, "none.jsonl"),
+        ("--agent env:Guess --actor.policy_loss_type pppo", UnknownNameError, "Did you mean 'ppo'"),
+        ("--agent env:Guess --actor.loss_agg_mode mean", UnknownNameError, "token-mean"),
+        (
+            "--agent env:Guess --algo.advantage.is_correction_mode trunc",
+            UnknownNameError,
+            "Did you mean 'token/truncate'",
+        ),
+    ],
+)
+def test_mistakes(check, words, error, message):
+    with pytest.raises(error, match=message):
+        check(words)
+
+
+def test_evaluation_of_a_dataset_needs_a_dataset(check, tmp_path):
+    data = dataset(tmp_path, [{"input": "1+1"}])
+    with pytest.raises(ConfigError, match=r"--eval\.dataset"):
+        check(f"--data.prompt_dataset {data} --reward.remote_url {reward_file(tmp_path)} --eval.at_end")
+
+
+def test_steps_cover_all_tasks_of_all_passes():
+    config = TrainConfig()
+    config = replace(config, rollout=replace(config.rollout, batch_size=4))
+    assert count_steps(config, 10) == 3
+    assert count_steps(replace(config, train=replace(config.train, num_episodes=2)), 10) == 5
+    assert count_steps(replace(config, train=replace(config.train, max_steps=2)), 10) == 2

@@ -1,0 +1,260 @@
+"""`turngym train` for real on a tiny model: vLLM, Ray and DeepSpeed; learning, crashes, Ctrl-C and resume."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from turngym.config import TrainConfig, read_yaml
+from turngym.executors.store import TrajectoryStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+
+COPY = "--agent env:CopyText --agent_args.alphabet ab --rollout.max_new_tokens 8"
+
+
+@pytest.fixture
+def options(tiny_model: Path, tmp_path: Path) -> list[str]:
+    return (
+        f"--actor.model_name_or_path {tiny_model} --ckpt.output_dir {tmp_path / 'run'} --ds.param_dtype fp32 "
+        "--data.max_len 128 --algo.kl.init_coef 0 --actor.adam.lr 3e-3 --actor.lr_scheduler constant_with_warmup "
+        "--actor.lr_warmup_ratio 0 --vllm.kv_cache_gib 0.1"
+    ).split()
+
+
+def command(options: Sequence[str], words: str) -> list[str]:
+    return [sys.executable, "-m", "turngym", "train", *options, *words.split()]
+
+
+def train(options: Sequence[str], words: str, expect: int = 0) -> str:
+    done = subprocess.run(
+        command(options, words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400
+    )
+    assert done.returncode == expect, done.stdout
+    return done.stdout
+
+
+def summary(tmp_path: Path) -> dict:
+    return json.loads((tmp_path / "run" / "summary.json").read_text())
+
+
+def rows(tmp_path: Path) -> list[dict]:
+    return [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_it_learns_and_leaves_what_was_promised(options, tmp_path):
+    """Two ranks; a random model finds the alphabet, and engine and learner agree to 1e-4 in fp32."""
+    out = train(
+        options,
+        f"{COPY} --actor.num_gpus_per_node 2 --rollout.batch_size 8 --rollout.n_samples_per_prompt 8 "
+        "--train.batch_size 64 --train.max_steps 30 --eval.at_start --eval.at_end --eval.max_samples 32 "
+        "--eval.temperature 1 --eval.n_samples_per_prompt 2 --logger.trajectories_per_step 2",
+    )
+    run = tmp_path / "run"
+    numbers = summary(tmp_path)
+    assert numbers["before"] < 0.15
+    assert numbers["after"] > 0.4, out
+    assert numbers["mismatch"] < 1e-4
+    assert numbers["is_complete"]
+    assert (numbers["steps"], numbers["version"]) == (30, 32)  # two versions went to the canary
+    assert len(numbers["rewards"]) == 30
+    assert numbers["seconds_per_stage"]["train"] > 0
+    assert "before" in out
+    assert "after" in out
+    assert (run / "reward.png").stat().st_size > 1000
+    assert read_yaml(str(run / "config.yaml"), TrainConfig()).agent == "env:CopyText"
+    stored = list(TrajectoryStore(run / "trajectories" / "train").read())
+    assert len(stored) == 60
+    # Versions of the tokens: each step sampled with the weights that the step before it sent.
+    versions = [int(s.trajectory.sequences[0].versions.max()) for s in stored]
+    assert versions == [2 + step // 2 for step in range(60)]
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoModelForCausalLM.from_pretrained(run / "model")
+    assert AutoTokenizer.from_pretrained(run / "model").chat_template
+
+
+CRASHES = '''
+import os, signal
+import psutil
+from turngym import Env
+
+class Crashes(Env):
+    """Breaks in each way once: raises, returns nonsense, kills the engine, kills the whole actor."""
+
+    def __init__(self, marks: str) -> None:
+        self.marks = marks
+
+    def once(self, name: str) -> bool:
+        try:
+            os.close(os.open(f"{self.marks}/{name}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    def reset(self, *, seed=None, options=None):
+        self.number = options["task"].seed
+        if self.number % 5 == 0:
+            raise ValueError("this task is broken for good")
+        return "say a", {}
+
+    def step(self, action):
+        finished = len(os.listdir(self.marks))
+        if self.once("raise"):
+            raise RuntimeError("a tool broke")
+        if self.once("nonsense"):
+            return "observation", None, True, False, {}
+        if self.number % 2 and self.once("engine"):
+            for child in psutil.Process().children(recursive=True):
+                if "EngineCore" in child.name() or "EngineCore" in " ".join(child.cmdline()):
+                    child.send_signal(signal.SIGKILL)
+        if os.path.exists(f"{self.marks}/again") and self.once("actor"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if finished >= 3:
+            self.once("again")
+        return "", float(action.count("a")), True, False, {}
+'''
+
+
+def test_crashes_are_typed_and_counted_and_the_run_goes_on(options, tmp_path):
+    (tmp_path / "crashes.py").write_text(CRASHES)
+    (tmp_path / "marks").mkdir()
+    out = train(
+        options,
+        f"--agent env:{tmp_path / 'crashes.py'}:Crashes --agent_args.marks {tmp_path / 'marks'} "
+        "--rollout.max_new_tokens 6 --rollout.batch_size 5 --rollout.n_samples_per_prompt 4 --train.batch_size 20 "
+        "--train.max_steps 6 --logger.trajectories_per_step -1 --rollout.max_retries 1",
+    )
+    numbers, steps = summary(tmp_path), rows(tmp_path)
+    marks = {path.name for path in (tmp_path / "marks").iterdir()}
+    assert {"raise", "nonsense", "engine", "actor"} <= marks
+    assert numbers["engine_restarts"] == 2
+    assert out.count("starting another in its place") == 2
+    assert len(steps) == 6
+    assert sum(row["attempts/retries"] for row in steps) >= 2  # what broke once was begun again
+    trajectories = [s.trajectory for s in TrajectoryStore(tmp_path / "run" / "trajectories" / "train").read()]
+    broken = [t for t in trajectories if t.task.seed % 5 == 0]
+    assert broken
+    assert all(t.failure is not None and t.failure.kind.value == "env" for t in broken)
+    assert all(t.failure is None for t in trajectories if t.task.seed % 5)
+    assert sum(row["attempts/failed"] for row in steps) == len(broken) == numbers["failed_attempts"]
+    for row in steps:
+        assert row["attempts/valid"] + row["attempts/failed"] == 20
+
+
+REWARD = """
+async def reward_func(queries, prompts, labels, **kwargs):
+    if labels[0] == "raise":
+        raise RuntimeError("the reward service is down")
+    if labels[0] == "nan":
+        return [float("nan")]
+    return {"rewards": [float(query.count("a")) for query in queries], "scores": [0.0], "extra_logs": {"seen": 1.0}}
+"""
+
+
+def test_a_reward_file_that_fails_for_some_rows(options, tmp_path):
+    (tmp_path / "reward.py").write_text(REWARD)
+    labels = ["raise", "nan", "good", "good", "good", "good"]
+    (tmp_path / "data.jsonl").write_text(
+        "".join(json.dumps({"p": f"task {i}", "l": x}) + "\n" for i, x in enumerate(labels))
+    )
+    train(
+        options,
+        f"--data.prompt_dataset {tmp_path / 'data.jsonl'} --data.input_key p --data.label_key l "
+        f"--data.apply_chat_template --reward.remote_url {tmp_path / 'reward.py'} --rollout.max_new_tokens 6 "
+        "--rollout.batch_size 6 --rollout.n_samples_per_prompt 4 --train.batch_size 12 --train.num_episodes 2 "
+        "--rollout.max_retries 0 --ckpt.no_save_hf",
+    )
+    steps = rows(tmp_path)
+    assert [row["attempts/failed"] for row in steps] == [8, 8]
+    assert [row["failures/reward"] for row in steps] == [8, 8]
+    assert all(row["env/seen"] == 1.0 for row in steps)
+
+
+def test_a_run_in_which_all_fails_stops_with_a_clear_error(options, tmp_path):
+    (tmp_path / "bad.py").write_text(
+        "from turngym import Env\n"
+        "class Bad(Env):\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        return 7, {}\n"
+    )
+    out = train(
+        options,
+        f"--agent env:{tmp_path / 'bad.py'}:Bad --rollout.batch_size 2 --rollout.n_samples_per_prompt 2 "
+        "--train.batch_size 4",
+        expect=1,
+    )
+    assert "4 of 4 attempts of this step failed" in out
+    assert "Bad" in out
+    assert "Traceback" not in out
+
+
+def wait_for(path: Path, condition: Callable[[str], bool], process: subprocess.Popen[str], timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if path.exists() and condition(path.read_text()):
+            return
+        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        time.sleep(0.05)
+    pytest.fail(f"{path} was not as wanted within {timeout_s} s")
+
+
+def test_ctrl_c_stops_within_ten_seconds_and_the_run_goes_on(options, tmp_path):
+    words = f"{COPY} --rollout.batch_size 8 --rollout.n_samples_per_prompt 8 --train.batch_size 64 --eval.at_start"
+    words += " --eval.max_samples 4"
+    process = subprocess.Popen(
+        command(options, words + " --train.max_steps 1000"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    try:
+        wait_for(metrics, lambda text: text.count("\n") >= 3, process, 200)
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everyone in the group gets it
+        began = time.monotonic()
+        out, _ = process.communicate(timeout=60)
+        took = time.monotonic() - began
+    finally:
+        process.kill()
+    assert process.returncode == 130, out
+    assert took < 10, f"stopping took {took:.1f} s\n{out}"
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive, alive
+    done = len(rows(tmp_path))
+    assert summary(tmp_path)["steps"] == done >= 3
+    assert not summary(tmp_path)["is_complete"]
+
+    out = train(options, words + f" --train.max_steps {done + 2} --ckpt.load_enable")
+    assert f"going on after step {done}" in out
+    assert [row["step"] for row in rows(tmp_path)] == list(range(1, done + 3))
+    numbers = summary(tmp_path)
+    assert numbers["is_complete"]
+    assert numbers["before"] is not None  # measured before the interruption
+    # No task of the first part comes again, and none is left out.
+    ids = [s.trajectory.task.id for s in TrajectoryStore(tmp_path / "run" / "trajectories" / "train").read()]
+    assert len(set(ids)) == len(ids) / 8
+
+
+@pytest.mark.soak
+def test_a_killed_driver_leaves_no_process(options, tmp_path):
+    words = f"{COPY} --rollout.batch_size 4 --rollout.n_samples_per_prompt 4 --train.batch_size 16"
+    process = subprocess.Popen(command(options, words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(tmp_path / "run" / "metrics.jsonl", lambda text: text.count("\n") >= 1, process, 200)
+        children = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive, alive
