@@ -12,7 +12,8 @@ from .registry import import_attribute
 if TYPE_CHECKING:
     from .envs.base import Action, AsyncEnv, Env
     from .envs.messages import Message, RawText
-    from .envs.registration import make, register
+    from .envs.registration import register
+    from .envs.resolve import make
     from .envs.task import Task
 
 __version__ = "0.1.0"
@@ -36,7 +37,7 @@ _MODULES = {
     "Message": "envs.messages",
     "RawText": "envs.messages",
     "Task": "envs.task",
-    "make": "envs.registration",
+    "make": "envs.resolve",
     "register": "envs.registration",
 }
 

@@ -35,10 +35,11 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "envs": _env
 
 USER_MISTAKE = 2  # exit code, as argparse has it
 RUN_FAILED = 1
+INTERRUPTED = 130  # as shells have it for SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 when the run failed, 2 for a mistake in what was asked."""
+    """Run one command and return its exit code: 0, 1 (the run failed), 2 (a mistake of the user's), 130."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("--help", "-h", "help"):
         print(USAGE, end="")
@@ -53,11 +54,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UnknownNameError(f"unknown command {words[0]!r}.{nearest(words[0], COMMANDS)}")
         return COMMANDS[words[0]](words[1:])
     except ConfigError as error:
-        print(f"turngym: {error}", file=sys.stderr)
+        print(f"turngym: {_one_line(error)}", file=sys.stderr)
         return USER_MISTAKE
     except TurnGymError as error:
-        print(f"turngym: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"turngym: {type(error).__name__}: {_one_line(error)}", file=sys.stderr)
         return RUN_FAILED
+    except OSError as error:  # a full disk, a file that vanished: the message names it
+        print(f"turngym: {error}", file=sys.stderr)
+        return RUN_FAILED
+    except KeyboardInterrupt:
+        print("turngym: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _one_line(error: Exception) -> str:
+    """Other libraries' messages, which ours may end with, can run over many lines."""
+    return " ".join(str(error).split())
 
 
 if __name__ == "__main__":

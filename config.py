@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -111,7 +112,7 @@ def read_yaml(path: str, defaults: T) -> T:
     try:
         content = yaml.safe_load(file.read_text()) or {}
     except yaml.YAMLError as error:
-        raise ConfigError(f"--config: {path!r} is not YAML: {error}") from error
+        raise ConfigError(f"--config: {path!r} is not YAML: {_one_line(error)}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"--config: {path!r} holds a {type(content).__name__}; wanted a mapping of options")
     return _merged(defaults, content, path, "")
@@ -145,12 +146,19 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any], list[st
         if name == "--config":
             files.append(value)
         else:
-            agent_args[name.removeprefix("--agent_args.")] = yaml.safe_load(value)
+            try:
+                agent_args[name.removeprefix("--agent_args.")] = yaml.safe_load(value)
+            except yaml.YAMLError as error:
+                raise ConfigError(
+                    f"{name}: {value!r} is no YAML value ({_one_line(error)}); text with such signs needs quotes of "
+                    f"its own: {name} '\"...\"'"
+                ) from error
     return rest, agent_args, files
 
 
 def _merged(options: T, content: dict[str, Any], path: str, prefix: str) -> T:
     known = {f.name: getattr(options, f.name) for f in fields(options)}  # type: ignore[arg-type]
+    hints = get_type_hints(type(options))
     changes: dict[str, Any] = {}
     for key, value in content.items():
         name, dot, rest = str(key).partition(".")
@@ -164,22 +172,43 @@ def _merged(options: T, content: dict[str, Any], path: str, prefix: str) -> T:
         elif dot and isinstance(known[name], dict):
             changes[name] = {**changes.get(name, known[name]), rest: value}
         else:
-            changes[name] = _typed(value, known[name])
+            changes[name] = _typed(value, hints[name], f"{path}: {prefix}{name}")
     return replace(options, **changes)  # type: ignore[type-var]
 
 
-def _typed(value: Any, default: Any) -> Any:
-    """Lists become tuples and whole numbers floats, as the options have them; tyro checks the rest."""
-    if isinstance(value, list):
-        return tuple(value)
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(default, float) and isinstance(value, str):  # YAML reads 1e-5 as text
+def _typed(value: Any, hint: Any, name: str) -> Any:
+    """Return a YAML value as its option has it: lists become tuples, whole numbers floats; refuse what does not fit."""
+    kinds = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+    for kind in kinds:
+        fitted = _fitted(value, kind)
+        if fitted is not None or (value is None and kind is NoneType):
+            return fitted
+    names = [str(kind) if get_origin(kind) else "null" if kind is NoneType else kind.__name__ for kind in kinds]
+    raise ConfigError(f"{name}: wanted {' or '.join(names).replace('typing.', '')}, got {value!r}")
+
+
+def _fitted(value: Any, kind: Any) -> Any:
+    """Return the value as this kind, or None."""
+    if get_origin(kind) is Literal:
+        return value if value in get_args(kind) else None
+    if get_origin(kind) is tuple and isinstance(value, list | tuple):
+        inner = get_args(kind)
+        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
+        items = [_fitted(item, item_kind) for item, item_kind in zip(value, kinds, strict=False)]
+        return tuple(items) if len(value) == len(kinds) and None not in items else None
+    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
-            return float(value)
+            return float(value)  # YAML reads 1e-5 as text
         except ValueError:
-            return value
-    return value
+            return None
+    if kind is int and isinstance(value, bool):
+        return None
+    plain = get_origin(kind) or kind
+    return value if isinstance(plain, type) and isinstance(value, plain) else None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _plain(value: Any) -> Any:

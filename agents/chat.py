@@ -77,6 +77,11 @@ class ChatAgent:
         return ChatConversation(self._codec, self._template)
 
 
+def agent_for(tokenizer: "PreTrainedTokenizerBase") -> ChatAgent:
+    """Return the agent of a model: with its chat template, or for a base model without one, text as it is."""
+    return ChatAgent(tokenizer, apply_chat_template=bool(tokenizer.chat_template))
+
+
 @dataclass
 class _Piece:
     """Tokens appended at once; `end` is where their text ends in the template's view, once known."""

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from .checks import check_env
     from .datasets import fingerprint, load_tasks
     from .facade import SyncFacade
-    from .factory import EnvFactory, resolve
+    from .factory import EnvFactory
     from .messages import Message, Observation, RawText
     from .problem import Problem
-    from .registration import make, register
-    from .rewards import RewardFunction, load_reward
+    from .registration import register
+    from .resolve import make, resolve
+    from .reward import RewardFunction
+    from .rewards import load_reward
     from .task import LazyTasks, Split, Task
 
 _MODULES = {
@@ -29,7 +31,7 @@ _MODULES = {
     "Observation": "messages",
     "Problem": "problem",
     "RawText": "messages",
-    "RewardFunction": "rewards",
+    "RewardFunction": "reward",
     "Split": "task",
     "SyncFacade": "facade",
     "Task": "task",
@@ -37,9 +39,9 @@ _MODULES = {
     "fingerprint": "datasets",
     "load_reward": "rewards",
     "load_tasks": "datasets",
-    "make": "registration",
+    "make": "resolve",
     "register": "registration",
-    "resolve": "factory",
+    "resolve": "resolve",
 }
 
 __all__ = [

@@ -69,7 +69,7 @@ def _list(_: argparse.Namespace) -> int:
 
 def _summary(env_id: str) -> str:
     """Return an environment's first docstring line, or why it cannot be loaded."""
-    from .factory import find
+    from .resolve import find
 
     try:
         docstring = find(env_id, {}).env_class.__doc__
@@ -87,7 +87,7 @@ def _in_columns(names: Sequence[str], width: int = 110) -> str:
 
 def _check(arguments: argparse.Namespace) -> int:
     from .checks import check_env
-    from .factory import resolve
+    from .resolve import resolve
 
     factory = resolve(arguments.id, _parsed(arguments.keywords))
     problems = check_env(
@@ -101,8 +101,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _play(arguments: argparse.Namespace) -> int:
-    from .factory import resolve
     from .play import play
+    from .resolve import resolve
 
     factory = resolve(arguments.id, _parsed(arguments.keywords))
     tasks = _dataset_tasks(arguments) or factory.tasks(arguments.split, arguments.seed)

@@ -1,22 +1,15 @@
-"""From what `--agent env:SPEC` says to something that makes environments, here or in another process."""
+"""What makes environments, here or in another process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gymnasium.envs.registration import registry as gymnasium_registry
-
-from ..errors import ConfigError, UnknownNameError
+from ..errors import ConfigError
 from ..registry import import_attribute, nearest
 from ..source_file import add_search_folder, import_file
 from .arguments import check_arguments
 from .base import AsyncEnv, Env
-from .registration import COLLECTIONS, GymnasiumEntry, full_id
 from .task import Split, Task
-
-if TYPE_CHECKING:
-    from .registration import Collection
 
 
 @dataclass(frozen=True)
@@ -74,48 +67,3 @@ class EnvFactory:
             classes = [name for name, value in vars(module).items() if isinstance(value, type)]
             raise ConfigError(f"{module_name!r} has no {attribute!r}.{nearest(attribute, classes)}")
         return getattr(module, attribute)
-
-
-def resolve(spec: str, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
-    """Find the environment that `spec` names, and check its keyword arguments.
-
-    Args:
-        spec: A registered id with or without namespace and version (`Guess`, `turngym/Guess-v0`),
-            `module:Class`, `path/to/file.py:Class`, or `collection/name` (`reasoning_gym/chain_sum`).
-        kwargs: Keyword arguments of the environment.
-
-    Raises:
-        UnknownNameError: No such environment; names the nearest.
-        ConfigError: What was found is no environment, or does not take these arguments.
-    """
-    factory = find(spec, dict(kwargs or {}))
-    factory.check_kwargs()
-    return factory
-
-
-def find(spec: str, kwargs: dict[str, Any]) -> EnvFactory:
-    """Do as `resolve` does, without importing the class or checking the arguments."""
-    folder = str(Path.cwd())
-    location, colon, attribute = spec.rpartition(":")
-    if colon and location.endswith(".py"):
-        file = Path(location).expanduser().resolve()
-        return EnvFactory(spec, f"{file}:{attribute}", kwargs, folder)
-    if colon:
-        return EnvFactory(spec, spec, kwargs, folder)
-    if spec.endswith(".py"):
-        raise ConfigError(f"{spec!r} names a file but no class; write {spec + ':MyEnv'!r}")
-    collection_name, slash, name = spec.partition("/")
-    if slash and collection_name in COLLECTIONS:
-        return _from_collection(spec, COLLECTIONS[collection_name], name, kwargs)
-    entry = gymnasium_registry[full_id(spec)]
-    target = entry.entry_point.target if isinstance(entry.entry_point, GymnasiumEntry) else entry.entry_point
-    return EnvFactory(spec, target, {**entry.kwargs, **kwargs}, folder)  # type: ignore[arg-type]  # env_class checks it
-
-
-def _from_collection(spec: str, collection: "Collection", name: str, kwargs: dict[str, Any]) -> EnvFactory:
-    names = list(collection.names())
-    if name not in names:
-        raise UnknownNameError(f"unknown environment {spec!r}.{nearest(name, names)}")
-    if collection.parameter in kwargs:
-        raise ConfigError(f"environment {spec!r}: {collection.parameter} is already given by its name")
-    return EnvFactory(spec, collection.target, {collection.parameter: name, **kwargs}, str(Path.cwd()))

@@ -136,12 +136,4 @@ def full_id(name: str) -> str:
     return found
 
 
-def make(spec: str, **kwargs: Any) -> "gymnasium.Env[Any, str]":
-    """Make an environment for a plain Gymnasium loop, from any form that `--agent env:SPEC` takes."""
-    from .facade import synchronous
-    from .factory import resolve
-
-    return synchronous(resolve(spec, kwargs)())
-
-
 _register_known()

@@ -9,7 +9,7 @@ import httpx
 
 from ..errors import RewardError
 from .loop_thread import LoopThread
-from .rewards import Reward, parse_rewards
+from .reward import Reward, parse_rewards
 
 TRIES = 5
 PAUSE_S = 1.0

@@ -62,7 +62,7 @@ class VllmOptions:
     tensor_parallel_size: int = 1
     """GPUs per engine."""
     gpu_memory_utilization: float | None = None
-    """Share of the GPU's memory; by default 0.4 when the GPU is shared with the learner, else 0.9."""
+    """The engine's share of the GPU's memory; by default 0.4, since the learner is on the same GPU."""
     enforce_eager: bool = False
     """Run without CUDA graphs."""
     enable_prefix_caching: bool = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..agents.base import Sampling
-from ..agents.chat import ChatAgent
+from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
 from ..envs.task import Task
@@ -28,7 +28,6 @@ class RolloutConfig:
     engine: VllmConfig
     env: EnvFactory
     limits: Limits
-    apply_chat_template: bool = True
     num_env_threads: int = 32
     max_retries: int = 2
     determinism_seed: int | None = None  # seed every request by task, attempt and turn
@@ -40,7 +39,7 @@ class RolloutActor:
     def __init__(self, config: RolloutConfig, *, on_gpu: bool) -> None:
         self._config = config
         tokenizer = load_tokenizer(config.engine.model)
-        agent = ChatAgent(tokenizer, apply_chat_template=config.apply_chat_template)
+        agent = agent_for(tokenizer)
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
         pool = EnvPool(config.num_env_threads)
         self._executor = MultiTurn(agent, config.env, pool, config.limits)

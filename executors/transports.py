@@ -7,7 +7,6 @@ a collective that waits for ever.
 
 import contextlib
 import os
-import shutil
 import socket
 import tempfile
 from dataclasses import dataclass
@@ -53,7 +52,7 @@ class ShmWriter:
         self._starts = [sum(sizes[:index]) for index in range(len(sizes))]
         self._file_bytes = sum(sizes)
         sweep_leftovers()
-        self._path = _roomy_folder(self._file_bytes) / f"{_PREFIX}{os.getpid()}-{id(self):x}"
+        self._path = _reserve(self._file_bytes, f"{_PREFIX}{os.getpid()}-{id(self):x}")
         self._buffer = torch.from_file(str(self._path), shared=True, size=self._file_bytes, dtype=torch.uint8)
 
     def write(self, index: int, tensors: list[torch.Tensor]) -> Bucket:
@@ -152,14 +151,20 @@ def _gpu_uuid(device: torch.device) -> str:
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
-def _roomy_folder(num_bytes: int) -> Path:
-    shm = Path("/dev/shm")
-    temporary = Path(tempfile.gettempdir())
-    for folder in (shm, temporary):
-        if folder.is_dir() and shutil.disk_usage(folder).free > num_bytes * 1.1:
-            return folder
+def _reserve(num_bytes: int, name: str) -> Path:
+    """Make a file that really has its bytes: one that only claims them kills who writes into it once memory is full."""
+    tried = []
+    for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
+        path = folder / name
+        try:
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
+            return path
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            tried.append(f"{folder} ({error.strerror})")
     raise WeightSyncError(
-        f"{num_bytes / 2**20:.0f} MiB for weights fit neither into {shm} nor into {temporary}; "
+        f"{num_bytes / 2**20:.0f} MiB for weights fit neither into {' nor into '.join(tried)}; "
         "free some space, or set TMPDIR to a folder with room"
     )
 

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
 
 _DONE = "driver.json"  # written last and atomically: a folder without it was cut off half-way
 
@@ -18,6 +19,20 @@ class Checkpoint:
     path: Path
     step: int
     state: dict[str, Any]
+
+    def check_written_by(self, reader: Mapping[str, str | int]) -> None:
+        """Refuse a run that cannot read the shards.
+
+        Raises:
+            ConfigError: It has another number of ranks, another dtype or another architecture.
+        """
+        writer = self.state["written_by"]
+        for what, value in reader.items():
+            if writer[what] != value:
+                raise ConfigError(
+                    f"checkpoint {self.path} was written with {what} {writer[what]}, and this run has {value}; "
+                    "go on with the same, or begin anew without --ckpt.load_enable"
+                )
 
 
 class CheckpointFolder:

@@ -20,7 +20,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 @dataclass(frozen=True)
 class DeepSpeedConfig:
-    """What a rank is set up with; an `lr` of None makes a model that is never trained."""
+    """What a rank is set up with."""
 
     model: str
     param_dtype: str
@@ -72,6 +72,7 @@ class DeepSpeedStrategy:
 
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.device = device
+        self._is_scaled = config.param_dtype == "fp16"
         settings = _settings(config, self.world_size)
         hf_config = HfDeepSpeedConfig(settings)  # from_pretrained shards while it loads, as long as this lives
         try:
@@ -112,11 +113,13 @@ class DeepSpeedStrategy:
         if not is_last:
             self._engine.step()  # counts the micro-batch; parameters move only at the boundary
 
-    def step(self, lr: float) -> float:
-        """Take one optimiser step at this learning rate."""
+    def step(self, lr: float) -> float | None:
+        """Take one optimiser step at this learning rate, if the loss scale of fp16 fits the gradients."""
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         self._engine.step()
+        if self._is_scaled and self._engine.optimizer.overflow:
+            return None  # DeepSpeed has lowered the scale
         return float(self._engine.get_global_grad_norm())
 
     def reduce_sum(self, values: Sequence[float]) -> list[float]:

@@ -39,13 +39,13 @@ def evaluate(
 ) -> EvalResult | None:
     """Run all tasks and return the scores, in the order of the tasks; None when told to stop."""
     numbers = tuple(range(attempts_per_task))
-    done: dict[str, Group] = {}
-    for group in fleet.run([Attempts(task, numbers) for task in tasks], sampling, should_stop):
-        done[group.task.id] = group
+    done: dict[int, Group] = {}
+    for place, group in fleet.run([Attempts(task, numbers) for task in tasks], sampling, should_stop):
+        done[place] = group
         progress.detail(f"{len(done)}/{len(tasks)} tasks")
     if len(done) < len(tasks):
         return None
-    groups = tuple(done[task.id] for task in tasks)
+    groups = tuple(done[place] for place in range(len(tasks)))
     means = [np.mean([t.reward for t in group.trajectories if t.is_valid]) for group in groups if group.num_valid]
     num_attempts = sum(len(group.trajectories) for group in groups)
     return EvalResult(

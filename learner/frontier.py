@@ -1,6 +1,6 @@
 """Which tasks come next: one permutation per pass, at a position that survives a restart."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Frontier:
     @property
     def num_left(self) -> int:
         """Tasks not handed out yet, over all passes."""
-        return self._num_tasks * self._num_passes - self._position
+        return max(0, self._num_tasks * self._num_passes - self._position)
 
     def take(self, count: int) -> list[int]:
         """Return the next `count` task indices, fewer at the very end."""
@@ -44,17 +44,17 @@ class Frontier:
             self._position += len(piece)
         return taken
 
-    def state(self) -> dict[str, int | str]:
+    def state(self) -> FrontierState:
         """Return what `restore` needs."""
-        return asdict(FrontierState(self._fingerprint, self._seed, self._position))
+        return FrontierState(self._fingerprint, self._seed, self._position)
 
-    def restore(self, state: dict[str, int | str]) -> str | None:
+    def restore(self, state: FrontierState) -> str | None:
         """Go on where `state` stood; with other tasks begin anew and return a line that says so."""
-        if state["fingerprint"] != self._fingerprint:
+        if state.fingerprint != self._fingerprint:
             return (
                 "the checkpoint was written with another set of tasks: the model goes on, the tasks begin at the first"
             )
-        if state["seed"] != self._seed:
-            return f"the checkpoint used seed {state['seed']}, this run {self._seed}: the tasks begin at the first"
-        self._position = int(state["position"])
+        if state.seed != self._seed:
+            return f"the checkpoint used seed {state.seed}, this run {self._seed}: the tasks begin at the first"
+        self._position = state.position
         return None

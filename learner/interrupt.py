@@ -3,7 +3,8 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 EXIT_CODE = 130  # as shells have it for SIGINT
@@ -50,6 +51,22 @@ class Interrupt:
         if self.is_set():
             # Nothing in between may hold it up; what it leaves dies with it (see placement.py).
             os._exit(EXIT_CODE)
+        # In a thread, since this handler may have interrupted a call into Ray, or a print.
+        threading.Thread(target=self._request_aloud, daemon=True).start()
+
+    def _request_aloud(self) -> None:
         self._say("stopping: saving a checkpoint first (once more to stop at once)")
-        # In a thread, since this handler may have interrupted a call into Ray.
-        threading.Thread(target=self.request, daemon=True).start()
+        self.request()
+
+
+@contextmanager
+def signals_raise() -> Iterator[None]:
+    """While the context is open, both signals raise KeyboardInterrupt: there is nothing to save yet."""
+    is_main = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,89 +1,29 @@
 """The training loop, to be read from top to bottom."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.base import Sampling
 from ..envs.task import Task
-from ..errors import TrajectoryError, TurnGymError
+from ..errors import TurnGymError
 from ..executors.buffer import Buffer, Group
-from ..executors.fleet import Attempts, Fleet
+from ..executors.fleet import Attempts
 from ..executors.trajectory import Trajectory
 from .advantages import AdvantageInputs, clip_rewards, estimate
+from .attempts import check_failures, rollout_metrics
 from .batch import Batch, assemble
-from .checkpoint import CheckpointFolder
 from .evaluation import evaluate
 from .frontier import Frontier
-from .interrupt import Interrupt
 from .kl import reward_kl
-from .objective import Objective
-from .plan import BatchPlan
-from .progress import Progress
-from .ranks import Ranks
+from .loop_parts import LoopSettings, LoopState, Parts
 from .report import Scores
-from .run_folder import RunFolder
-from .schedule import Schedule
-from .weight_sync import WeightSync
-
-
-@dataclass(frozen=True)
-class LoopSettings:
-    """The numbers of the loop; all else is in the parts it drives."""
-
-    batches: BatchPlan
-    num_steps: int
-    num_epochs: int  # passes over each step's attempts
-    sampling: Sampling
-    eval_sampling: Sampling
-    eval_attempts: int
-    eval_every: int
-    eval_at_start: bool
-    eval_at_end: bool
-    save_every: int
-    estimator: str
-    no_std_norm: bool
-    reward_clip: tuple[float, float]
-    reward_kl_coef: float  # KL in the reward; 0 for none
-    kl_estimator: str
-    needs_reference: bool
-    peak_lr: float
-    max_failed_fraction: float
-    trajectories_per_step: int
-
-
-@dataclass
-class LoopState:
-    """Where the loop stands; what a checkpoint's driver part holds."""
-
-    step: int = 0
-    optimizer_steps: int = 0
-    is_interrupted: bool = False
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What the loop drives."""
-
-    tasks: Sequence[Task]
-    eval_tasks: Sequence[Task]
-    frontier: Frontier
-    fleet: Fleet
-    ranks: Ranks
-    sync: WeightSync
-    objective: Objective
-    schedule: Schedule
-    checkpoints: CheckpointFolder
-    folder: RunFolder
-    progress: Progress
-    interrupt: Interrupt
 
 
 class InterruptedStepError(TurnGymError):
-    """The run was asked to stop in the middle of a step."""
+    """The run was asked to stop where the weights are those of the last whole step."""
 
 
 def run_loop(
@@ -100,15 +40,16 @@ def run_loop(
 
     Raises:
         TrajectoryError: More attempts of one step failed than may.
+        EngineError: Engines died more often than they may be replaced.
     """
     progress, frontier = parts.progress, parts.frontier
     buffer = Buffer(max_staleness=0)
     eval_groups: list[Group] = []
     try:
-        if state.step == 0 and settings.eval_at_start:
+        # Before the first step; later where a run goes on that was interrupted while it evaluated.
+        if _is_due(state.step, frontier, settings) and state.step not in scores.by_step:
             eval_groups = _evaluate(parts, settings, state, scores, {})
         while state.step < settings.num_steps and frontier.num_left:
-            before = frontier.state()
             step = state.step + 1
             seconds: dict[str, float] = {}
             progress.step_began(step)
@@ -120,9 +61,9 @@ def run_loop(
                     buffer.put(group)
             groups = buffer.take(len(tasks), parts.sync.version)
             trajectories = [t for group in groups for t in group.trajectories]
-            metrics = _rollout_metrics(trajectories, seconds["rollout"])
+            metrics = rollout_metrics(trajectories, seconds["rollout"])
             parts.folder.train_store.write(step, _kept(trajectories, settings.trajectories_per_step))
-            _check_failures(trajectories, settings.max_failed_fraction)
+            check_failures(trajectories, settings.max_failed_fraction)
 
             # 2. Logprobs of the policy that the step starts from, and of the reference, where they are needed.
             batch = assemble(trajectories)
@@ -137,59 +78,65 @@ def run_loop(
             with progress.stage("train", seconds):
                 taken = _train(parts, settings, state, batch)
             metrics |= taken
+            state.step, state.frontier = step, frontier.state()  # from here on the step is whole, whatever follows
 
             # 5. The engines get the new weights, if there are any.
             if taken:
                 with progress.stage("sync", seconds):
                     parts.sync.publish()
-            state.step = step
 
             # 6. Held-out tasks, now and then.
-            if _is_due(step, settings):
-                eval_groups = _evaluate(parts, settings, state, scores, seconds)
+            is_cut_short = False
+            if _is_due(step, frontier, settings):
+                try:
+                    eval_groups = _evaluate(parts, settings, state, scores, seconds)
+                except InterruptedStepError:
+                    is_cut_short = True  # the step itself is whole, and goes into the books
 
             # 7. The books, and a checkpoint now and then.
             row = {"step": step, "version": parts.sync.version, **metrics, "seconds": seconds}
             rows.append(row)
+            parts.folder.append_metrics(row)
             progress.step_ended(step, metrics, seconds)
+            if is_cut_short:
+                raise InterruptedStepError
             if settings.save_every > 0 and step % settings.save_every == 0:
                 with progress.stage("save", seconds):
                     save(parts, state, scores)
-            parts.folder.append_metrics(row)
     except InterruptedStepError:
-        # The step that was under way left no trace in the weights; its tasks are handed out again.
-        if state.step < settings.num_steps and len(rows) < state.step + 1 and "before" in locals():
-            frontier.restore(before)
         state.is_interrupted = True
     return eval_groups
 
 
 def save(parts: Parts, state: LoopState, scores: Scores) -> None:
-    """Write a checkpoint of everything that a resumed run needs."""
+    """Write a checkpoint of everything that a resumed run needs, unless the last one holds it already."""
+    if state.saved_step == state.step:
+        return
     tag = parts.checkpoints.begin(state.step)
     parts.ranks.save(str(parts.checkpoints.root), tag, {"step": state.step})
     parts.checkpoints.finish(
         state.step,
         {
             "optimizer_steps": state.optimizer_steps,
-            "frontier": parts.frontier.state(),
+            "version": parts.sync.version,
+            "written_by": parts.written_by,
+            "frontier": asdict(state.frontier),
             "scores": {str(step): reward for step, reward in scores.by_step.items()},
         },
     )
+    state.saved_step = state.step
 
 
 def _roll_out(parts: Parts, settings: LoopSettings, tasks: Sequence[Task]) -> list[Group]:
     numbers = tuple(range(settings.batches.attempts_per_task))
-    groups = []
-    for group in parts.fleet.run(
-        [Attempts(task, numbers) for task in tasks], settings.sampling, parts.interrupt.is_set
-    ):
-        groups.append(group)
+    work = [Attempts(task, numbers) for task in tasks]
+    groups: dict[int, Group] = {}
+    for place, group in parts.fleet.run(work, settings.sampling, parts.interrupt.is_set):
+        groups[place] = group
         parts.progress.detail(f"{len(groups)}/{len(tasks)} tasks")
     if len(groups) < len(tasks):
         raise InterruptedStepError
-    order = {task.id: index for index, task in enumerate(tasks)}
-    return sorted(groups, key=lambda group: order[group.task.id])
+    return [groups[place] for place in range(len(tasks))]
 
 
 def _score(parts: Parts, settings: LoopSettings, batch: Batch) -> Batch:
@@ -239,7 +186,7 @@ def _train(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch)
                 parts.progress.say("no attempt differs from its siblings: this update has no gradient and is skipped")
                 continue
             lr = settings.peak_lr * parts.schedule.factor(state.optimizer_steps + 1)
-            metrics = parts.ranks.train(part, parts.objective, lr)
+            metrics = parts.ranks.train(part, parts.objective, lr, may_stop=not taken)
             if metrics is None:
                 raise InterruptedStepError
             state.optimizer_steps += 1
@@ -271,39 +218,12 @@ def _evaluate(
     return list(result.groups)
 
 
-def _is_due(step: int, settings: LoopSettings) -> bool:
-    if step == settings.num_steps:
-        return settings.eval_at_end
-    return settings.eval_every > 0 and step % settings.eval_every == 0
-
-
-def _rollout_metrics(trajectories: Sequence[Trajectory], seconds: float) -> dict[str, float]:
-    valid = [t for t in trajectories if t.is_valid]
-    tokens = sum(t.num_actions for t in trajectories)
-    metrics: dict[str, float] = {
-        "rollout/tokens": tokens,
-        "rollout/tokens_per_s": tokens / seconds,
-        "rollout/turns": sum(t.num_turns for t in trajectories) / max(1, len(trajectories)),
-        "attempts/failed": len(trajectories) - len(valid),
-        "attempts/retries": sum(len(t.earlier_failures) for t in trajectories),
-    }
-    for trajectory in trajectories:
-        reason = trajectory.failure.kind if trajectory.failure else trajectory.end_reason
-        name = f"{'failures' if trajectory.failure else 'ends'}/{reason.value}"
-        metrics[name] = metrics.get(name, 0) + 1
-    for name in sorted({name for t in valid for name in t.extra_logs}):
-        known = [t.extra_logs[name] for t in valid if name in t.extra_logs]
-        metrics[f"env/{name}"] = float(np.mean(known))
-    return metrics
-
-
-def _check_failures(trajectories: Sequence[Trajectory], max_failed_fraction: float) -> None:
-    failures = [t.failure for t in trajectories if t.failure is not None]
-    if len(failures) > max_failed_fraction * len(trajectories) or len(failures) == len(trajectories):
-        raise TrajectoryError(
-            f"{len(failures)} of {len(trajectories)} attempts of this step failed (--train.max_failed_fraction "
-            f"{max_failed_fraction}); the first: {failures[0].kind.value}: {failures[0].message}"
-        )
+def _is_due(step: int, frontier: Frontier, settings: LoopSettings) -> bool:
+    """Whether the held-out tasks are to be scored after this step."""
+    if step == 0:
+        return settings.eval_at_start
+    is_last = step >= settings.num_steps or not frontier.num_left
+    return (is_last and settings.eval_at_end) or (settings.eval_every > 0 and step % settings.eval_every == 0)
 
 
 def _group_numbers(groups: Sequence[Group]) -> NDArray[np.int64]:

@@ -129,7 +129,7 @@ class TrainOptions:
     full_determinism_enable: bool = False
     """Seed every request by task, attempt and turn, and use deterministic kernels."""
     colocate_all: bool = False
-    """Share the GPUs between engines and learner."""
+    """Share the GPU between engine and learner; with one GPU that is always so."""
     max_failed_fraction: float = 0.5
     """Stop when more than this share of a step's attempts failed."""
 
@@ -156,7 +156,5 @@ class CkptOptions:
 class LoggerOptions:
     """What is logged."""
 
-    logging_steps: int = 1
-    """Write metrics every so many steps."""
     trajectories_per_step: int = 8
     """Trajectories written to disk at each step; -1 writes all."""

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..executors.fleet import Fleet
 from ..executors.rollout_actor import RolloutActor, RolloutConfig
+from ..executors.transports import sweep_leftovers
 from .rank import LearnerRank, RankConfig
 from .ranks import CONTROL_GROUP, Ranks
 
@@ -125,6 +126,7 @@ class Cluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(alive, timeout=END_TIMEOUT_S)
+        sweep_leftovers()  # of a rank that was killed
 
 
 def plan_layout(
@@ -134,7 +136,6 @@ def plan_layout(
     num_nodes: int,
     num_engines: int | None,
     gpus_per_engine: int,
-    colocate: bool,
 ) -> Layout:
     """Share the hardware out between learner and engines.
 
@@ -146,19 +147,20 @@ def plan_layout(
         ranks = (num_gpus_per_node or 1) * num_nodes
         engines = num_engines or 1
         return Layout(ranks, engines, 0, 0, max(1, cores // ranks), max(1, cores // engines))
-    if colocate or hardware.num_gpus == 1:
-        ranks = num_gpus_per_node * num_nodes if num_gpus_per_node else hardware.num_gpus
-        engines = num_engines or max(1, hardware.num_gpus // gpus_per_engine)
-        if gpus_per_engine > 1:
-            raise ConfigError(
-                f"--vllm.tensor_parallel_size {gpus_per_engine} with the learner on the same GPUs is not possible "
-                "yet; give engines GPUs of their own (without --train.colocate_all), or use 1"
-            )
-        return Layout(ranks, engines, 0.5, 0.5, threads=1, engine_threads=1)
-    raise ConfigError(
-        f"{hardware.num_gpus} GPUs were found, and engines on other GPUs than the learner's need a transport between "
-        "GPUs, which this version lacks; add --train.colocate_all, or show it one GPU with CUDA_VISIBLE_DEVICES=0"
-    )
+    if hardware.num_gpus > 1:
+        raise ConfigError(
+            f"{hardware.num_gpus} GPUs were found, and weights cannot travel between GPUs yet; "
+            "show the run one of them with CUDA_VISIBLE_DEVICES=0"
+        )
+    wanted = {
+        "--actor.num_gpus_per_node x --actor.num_nodes": (num_gpus_per_node or 1) * num_nodes,
+        "--vllm.num_engines": num_engines or 1,
+        "--vllm.tensor_parallel_size": gpus_per_engine,
+    }
+    for option, count in wanted.items():
+        if count > 1:
+            raise ConfigError(f"{option} is {count}, and there is one GPU, which the learner and one engine share")
+    return Layout(1, 1, 0.5, 0.5, threads=1, engine_threads=1)
 
 
 def _runtime_env(threads: int) -> dict[str, Any]:

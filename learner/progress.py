@@ -42,12 +42,13 @@ class Progress:
     @contextmanager
     def stage(self, name: str, seconds: dict[str, float] | None = None) -> Iterator[None]:
         """Show a stage while it lasts and add its duration to `seconds[name]`."""
-        self._stage, self._detail, self._stage_began = name, "", time.monotonic()
+        began = time.monotonic()
+        self._stage, self._detail, self._stage_began = name, "", began
         try:
             yield
         finally:
             if seconds is not None:
-                seconds[name] = seconds.get(name, 0.0) + time.monotonic() - self._stage_began
+                seconds[name] = seconds.get(name, 0.0) + time.monotonic() - began
 
     def detail(self, text: str) -> None:
         """Show how far the stage is."""

@@ -48,7 +48,7 @@ class StepResult:
     """One rank's part of an optimiser step."""
 
     loss: float  # this rank's share; the shares add up
-    grad_norm: float  # of the whole model, before clipping
+    grad_norm: float | None  # of the whole model, before clipping; None where fp16 overflowed: no step was taken
     metrics: Metrics
 
 
@@ -104,18 +104,18 @@ class LearnerRank:
         return scored
 
     def train(
-        self, micro_batches: Sequence[Batch], totals: Totals, objective: Objective, lr: float
+        self, micro_batches: Sequence[Batch], totals: Totals, objective: Objective, lr: float, may_stop: bool = True
     ) -> StepResult | None:
-        """Take one optimiser step; None when told to stop, with the weights as they were.
+        """Take one optimiser step; None when told to stop (if it may), with the weights as they were.
 
         Raises:
-            LearnerError: Loss or gradient is not finite. Weights are only touched in the second case.
+            LearnerError: Loss or gradient is not finite.
         """
         from .logprobs import action_logprobs
 
         loss_sum, metrics = 0.0, []
         for index, batch in enumerate(micro_batches):
-            if self._told_to_stop():
+            if may_stop and self._told_to_stop():
                 return None
             scored = action_logprobs(self._actor.model, batch, self._device)
             loss, part = objective(scored, batch, totals)
@@ -126,7 +126,7 @@ class LearnerRank:
         if not np.isfinite(total):
             raise LearnerError(f"the loss of this step is {total}; the step was not taken")
         grad_norm = self._actor.step(lr)
-        if not np.isfinite(grad_norm):
+        if grad_norm is not None and not np.isfinite(grad_norm):
             raise LearnerError(f"the gradient norm is {grad_norm}; go on from the last checkpoint, with a lower rate")
         return StepResult(loss_sum, grad_norm, merge(metrics))
 

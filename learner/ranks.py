@@ -7,8 +7,8 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from ..errors import LearnerError, TurnGymError
-from ..executors.fleet import call_all
+from ..errors import LearnerError, WorkerError
+from ..executors.ray_calls import call_all
 from ..executors.weights import Bucket
 from .batch import Batch
 from .losses import Totals, count_totals
@@ -49,7 +49,7 @@ class Ranks:
 
     def begin_setup(self) -> list[Any]:
         """Let the ranks join and load the models; return the calls, each giving the number of parameters."""
-        (address, port) = call_all([self._actors[0].address.remote()], self._timeout_s, "finding the first rank")[0]
+        (address, port) = self._results([self._actors[0].address.remote()], "finding the first rank")[0]
         return [actor.setup.remote(address, port) for actor in self._actors]
 
     def logprobs(self, batches: Sequence[Batch], role: Role) -> list[NDArray[np.float32]] | None:
@@ -77,8 +77,8 @@ class Ranks:
                     logprobs_N[np.concatenate(tokens)] = part
         return logprobs_N
 
-    def train(self, batch: Batch, objective: Objective, lr: float) -> dict[str, float] | None:
-        """Take one optimiser step on a batch and return its metrics; None when stopped.
+    def train(self, batch: Batch, objective: Objective, lr: float, *, may_stop: bool = True) -> dict[str, float] | None:
+        """Take one optimiser step on a batch and return its metrics; None when stopped, which `may_stop` allows.
 
         Sequences whose advantages are all 0 have no gradient and are left out; they stay in the denominators.
         """
@@ -88,7 +88,7 @@ class Ranks:
         if not plan[0]:
             plan = [[[]] for _ in self._actors]
         calls = [
-            actor.train.remote([part.select(micro) for micro in micros], totals, objective, lr)
+            actor.train.remote([part.select(micro) for micro in micros], totals, objective, lr, may_stop)
             for actor, micros in zip(self._actors, plan, strict=True)
         ]
         results: list[StepResult | None] = self._results(calls, "an optimiser step")
@@ -96,12 +96,17 @@ class Ranks:
         if len(done) < len(results):
             return None
         merged: Metrics = merge(result.metrics for result in done)
-        return values(merged) | {
-            "policy/loss": sum(result.loss for result in done),
-            "policy/grad_norm": done[0].grad_norm,
-            "policy/lr": lr,
-            "policy/trained_tokens": float(part.num_tokens),
-        }
+        grad_norm = done[0].grad_norm
+        norm = {"policy/overflows": 1.0} if grad_norm is None else {"policy/grad_norm": grad_norm}
+        return (
+            values(merged)
+            | norm
+            | {
+                "policy/loss": sum(result.loss for result in done),
+                "policy/lr": lr,
+                "policy/trained_tokens": float(part.num_tokens),
+            }
+        )
 
     def request_stop(self) -> None:
         """End what runs at the next micro-batch."""
@@ -115,7 +120,7 @@ class Ranks:
     def export(self, index: int, timeout_s: float) -> Bucket:
         """Gather bucket `index` and return where it lies."""
         calls = [actor.export.remote(index) for actor in self._actors]
-        bucket: Bucket = call_all(calls, timeout_s, f"gathering weight bucket {index}")[0]
+        bucket: Bucket = self._results(calls, f"gathering weight bucket {index}", timeout_s)[0]
         return bucket
 
     def scale_weights(self, *, undo: bool) -> None:
@@ -146,13 +151,11 @@ class Ranks:
     def _all(self, method: str, what: str, *arguments: Any) -> list[Any]:
         return self._results([getattr(actor, method).remote(*arguments) for actor in self._actors], what)
 
-    def _results(self, calls: list[Any], what: str) -> list[Any]:
+    def _results(self, calls: list[Any], what: str, timeout_s: float | None = None) -> list[Any]:
         try:
-            return call_all(calls, self._timeout_s, what)
-        except TurnGymError:
-            raise
-        except Exception as error:
-            raise LearnerError(f"{what} failed on a learner rank: {error}") from error
+            return call_all(calls, timeout_s or self._timeout_s, what)
+        except WorkerError as error:
+            raise LearnerError(f"the learner: {error}") from error
 
 
 def _with_signal(batch: Batch) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..executors.buffer import Group
 from ..executors.trajectory import Trajectory
@@ -35,7 +36,7 @@ def summarise(
     rows: Sequence[Mapping[str, Any]], scores: Scores, peak_bytes: int, extra: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the numbers of a run, from its metrics by step."""
-    steps = len(rows)
+    steps = rows[-1]["step"] if rows else 0
     tokens = sum(row["rollout/tokens"] for row in rows)
     seconds = {name: sum(row["seconds"].get(name, 0.0) for row in rows) for name in STAGES}
     return {
@@ -90,7 +91,7 @@ def print_report(console: Console, summary: Mapping[str, Any], groups: Sequence[
     stages = ", ".join(f"{name} {value:.0f} s" for name, value in summary["seconds_per_stage"].items() if value)
     console.print(f"{summary['steps']} steps: {stages}; {_number(summary['tokens_per_s'])} tokens/s", markup=False)
     for trajectory in _worth_seeing(groups):
-        console.rule(f"task {trajectory.task.id}, reward {trajectory.reward:g}", characters="-")
+        console.rule(Text(f"task {trajectory.task.id}, reward {trajectory.reward:g}"), characters="-")
         for message in trajectory.messages:
             console.print(f"{message['role']}: {message['content']}", markup=False)
     console.rule(characters="-")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
 from ..executors.store import TrajectoryStore
 
 
@@ -15,19 +16,26 @@ class RunFolder:
     Args:
         root: The folder; made if it is missing.
         resumes: Keep what is there. Otherwise an earlier run is moved to `NAME.previous`, in place of
-            the one before it.
+            the one before it; one that finished no step is not worth that, and is written over.
+
+    Raises:
+        ConfigError: The folder cannot be written to, or holds a run and is where we stand.
     """
 
     def __init__(self, root: Path, *, resumes: bool) -> None:
         self.root = root
         self.moved_to: Path | None = None
-        if not resumes and (root / "config.yaml").exists():
-            self.moved_to = root.with_name(f"{root.name}.previous")
-            shutil.rmtree(self.moved_to, ignore_errors=True)
-            root.rename(self.moved_to)
-        root.mkdir(parents=True, exist_ok=True)
-        self.train_store = TrajectoryStore(root / "trajectories" / "train")
-        self.eval_store = TrajectoryStore(root / "trajectories" / "eval")
+        try:
+            if not resumes and (self.root / "config.yaml").exists():
+                self._make_way()
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe = self.root / ".writable"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ConfigError(f"--ckpt.output_dir {str(root)!r} cannot be written to: {error}") from error
+        self.train_store = TrajectoryStore(self.root / "trajectories" / "train")
+        self.eval_store = TrajectoryStore(self.root / "trajectories" / "eval")
 
     @property
     def logs(self) -> Path:
@@ -48,19 +56,18 @@ class RunFolder:
         with (self.root / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(metrics) + "\n")
 
-    def read_metrics(self, up_to_step: int) -> list[dict[str, Any]]:
-        """Return the numbers of the steps so far, and forget later ones: they are taken again."""
+    def forget_steps_after(self, step: int) -> list[dict[str, Any]]:
+        """Remove what was written after this step, since it is taken again; return the numbers of those up to it."""
+        for stale in (self.root / "trajectories").glob("*/step_*.jsonl"):
+            if int(stale.stem.removeprefix("step_")) > step:
+                stale.unlink()
         path = self.root / "metrics.jsonl"
         if not path.exists():
             return []
-        rows = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-        kept = [row for row in rows if row["step"] <= up_to_step]
+        kept = [row for line in path.read_text().splitlines() if (row := _decoded(line)) and row["step"] <= step]
         temporary = path.with_suffix(".part")
         temporary.write_text("".join(json.dumps(row) + "\n" for row in kept))
         temporary.rename(path)
-        for stale in (self.root / "trajectories").glob("*/step_*.jsonl"):
-            if int(stale.stem.removeprefix("step_")) > up_to_step:
-                stale.unlink()
         return kept
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -68,3 +75,25 @@ class RunFolder:
         temporary = self.root / "summary.json.part"
         temporary.write_text(json.dumps(summary, indent=1) + "\n")
         temporary.rename(self.root / "summary.json")
+
+    def _make_way(self) -> None:
+        if Path.cwd().is_relative_to(self.root.resolve()):
+            raise ConfigError(
+                f"--ckpt.output_dir {str(self.root)!r} holds an earlier run and cannot be moved aside from within; "
+                "name another folder, or go on with it by --ckpt.load_enable"
+            )
+        if not any((self.root / name).exists() for name in ("metrics.jsonl", "checkpoints", "model")):
+            shutil.rmtree(self.root / "trajectories", ignore_errors=True)
+            return
+        self.moved_to = self.root.with_name(f"{self.root.name}.previous")
+        shutil.rmtree(self.moved_to, ignore_errors=True)
+        self.root.rename(self.moved_to)
+
+
+def _decoded(line: str) -> dict[str, Any] | None:
+    """Return a row, or None for a line that a crash cut off."""
+    try:
+        row: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return row

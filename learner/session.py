@@ -1,56 +1,77 @@
 """One run from its processes to its report: start, resume, loop, save, report, and leave nothing behind."""
 
+import hashlib
+import json
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ..agents.base import Sampling
-from ..errors import ConfigError
-from ..executors.engines.vllm import VllmConfig
-from ..executors.fleet import Fleet, call_all
-from ..executors.limits import Limits
-from ..executors.rollout_actor import RolloutConfig
-from ..registry import with_absolute_file
-from .attention import PACKED, check_packable
+from ..agents.chat import agent_for
+from ..agents.tokenizer import load_tokenizer
+from ..errors import ConfigError, EngineError, TrajectoryError
+from ..executors.fleet import Fleet
+from ..executors.ray_calls import call_all
+from .attention import check_packable
 from .checkpoint import Checkpoint, CheckpointFolder
-from .deepspeed_strategy import DeepSpeedConfig
-from .frontier import Frontier
-from .interrupt import EXIT_CODE, Interrupt
-from .loop import LoopSettings, LoopState, Parts, run_loop, save
-from .losses import PolicyOptions
+from .from_settings import engine_dtype, loop_settings, objective, rank_config, rollout_config, schedule
+from .frontier import Frontier, FrontierState
+from .inputs import Inputs, count_steps
+from .interrupt import EXIT_CODE, Interrupt, signals_raise
+from .loop import run_loop, save
+from .loop_parts import LoopState, Parts
 from .memory import MemoryMeter
 from .objective import Objective
 from .placement import Cluster, Layout, plan_layout
-from .plan import plan_batches
 from .progress import Progress
-from .rank import RankConfig
 from .ranks import Ranks
 from .report import Scores, draw_rewards, print_report, summarise
-from .run import ENGINE_DTYPES, Inputs, count_steps
 from .run_folder import RunFolder
-from .schedule import Schedule, num_warmup_steps
+from .schedule import Schedule
 from .settings import TrainSettings
 from .weight_sync import WeightSync
 
-SHARED_GPU_MEMORY = 0.4  # of a GPU that engine and learner share
 CANARY_TEXT = "The quick brown fox jumps over the lazy dog. 12 + 30 ="
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is settled before any process starts."""
+
+    settings: TrainSettings
+    inputs: Inputs
+    num_steps: int
+    objective: Objective
+    schedule: Schedule
+    canary_prompt: list[int]
+    architecture: str  # a hash; two models with the same one have the same tensors
+
+
+@dataclass
+class Standing:
+    """Where the run stands, from its earlier parts on; the loop adds to it."""
+
+    state: LoopState
+    scores: Scores
+    rows: list[dict[str, Any]]
 
 
 def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> int:
     """Train, and return the exit code: 0, or 130 when interrupted."""
+    plan = _plan(settings, inputs)
+    checkpoints, checkpoint, cut_off = _checkpoints(settings)
     folder = RunFolder(Path(settings.ckpt.output_dir), resumes=settings.ckpt.load_enable)
-    folder.write_config(config_text)
-    check_packable(_model_config(inputs.model), settings.data.max_len)
-    num_steps = count_steps(settings, len(inputs.tasks))
-    progress = Progress(num_steps)
+    progress = Progress(plan.num_steps)
     for complaint in inputs.complaints:
         progress.say(complaint)
     if folder.moved_to is not None:
-        progress.say(f"the earlier run was moved to {folder.moved_to} (--ckpt.load_enable goes on with it)")
+        progress.say(f"the earlier run was moved to {folder.moved_to}")
+    for name in cut_off:
+        progress.say(f"checkpoint {name} was cut off half-way and is not used")
     with ExitStack() as stack:
         stack.enter_context(progress)
         memory = MemoryMeter()
@@ -58,48 +79,99 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
         with progress.stage("starting Ray"):
             cluster = Cluster(folder.logs)
         stack.callback(cluster.close)
-        interrupt = stack.enter_context(Interrupt(progress.say))  # after Ray, which handles SIGTERM its own way
-        parts, state, scores, rows = _start(settings, inputs, folder, cluster, progress, interrupt, stack)
-        groups = run_loop(parts, _loop_settings(settings, num_steps), state, scores, rows)
-        if state.is_interrupted:
+        stack.enter_context(signals_raise())  # after Ray, which handles SIGTERM its own way
+        interrupt = Interrupt(progress.say)
+        parts, done = _start(plan, folder, checkpoints, checkpoint, cluster, progress, interrupt, stack)
+        folder.write_config(config_text)  # only now, since a run that cannot go on leaves an earlier one as it was
+        stack.enter_context(interrupt)
+        interrupt.on_set(parts.ranks.request_stop)
+        try:
+            groups = run_loop(parts, loop_settings(settings, plan.num_steps), done.state, done.scores, done.rows)
+        except (TrajectoryError, EngineError):
+            # The learner is well and stands after a whole step: what it learned must not go down with the engines.
+            if done.state.step:
+                save(parts, done.state, done.scores)
+            raise
+        if done.state.is_interrupted:
             # The engines have nothing to save, and end while the learner does.
             parts.fleet.kill()
-        summary = _finish(settings, inputs, parts, state, scores, rows, memory)
-        draw_rewards(folder.root / "reward.png", rows, scores)
-    if state.is_interrupted:
-        progress.say(f"stopped after step {state.step}; --ckpt.load_enable goes on from there")
+        summary = _finish(plan, parts, done, memory)
+        draw_rewards(folder.root / "reward.png", done.rows, done.scores)
+    if done.state.is_interrupted:
+        progress.say(f"stopped after step {done.state.step}; --ckpt.load_enable goes on from there")
         return EXIT_CODE
     print_report(Console(file=sys.stdout, highlight=False), summary, groups, folder.root)
     return 0
 
 
+def _plan(settings: TrainSettings, inputs: Inputs) -> Plan:
+    """Look at everything that can be wrong before a process starts or a folder is touched."""
+    model_config = _model_config(inputs.model)
+    check_packable(model_config, settings.data.max_len)
+    engine_dtype(settings)
+    tokenizer = load_tokenizer(inputs.model)
+    agent_for(tokenizer)  # refuses a tokenizer that cannot be used
+    return Plan(
+        settings,
+        inputs,
+        count_steps(settings, len(inputs.tasks)),
+        objective(settings),
+        schedule(settings, count_steps(settings, len(inputs.tasks))),
+        tokenizer.encode(CANARY_TEXT, add_special_tokens=False),
+        _architecture(model_config),
+    )
+
+
+def _checkpoints(settings: TrainSettings) -> tuple[CheckpointFolder, Checkpoint | None, list[str]]:
+    """Return the folder of checkpoints, the one to go on from, and the names of newer ones that were cut off."""
+    ckpt = settings.ckpt
+    checkpoints = CheckpointFolder(Path(ckpt.path or f"{ckpt.output_dir}/checkpoints"), ckpt.max_num)
+    if not ckpt.load_enable and ckpt.path is None:
+        return checkpoints, None, []  # what is there is an earlier run's, and moved aside with it
+    newest, cut_off = checkpoints.newest()
+    if newest is not None and not ckpt.load_enable:
+        raise ConfigError(
+            f"--ckpt.path {ckpt.path!r} holds {newest.path.name} of an earlier run; "
+            "go on with it by --ckpt.load_enable, or name another folder"
+        )
+    return checkpoints, newest, cut_off
+
+
 def _start(
-    settings: TrainSettings,
-    inputs: Inputs,
+    plan: Plan,
     folder: RunFolder,
+    checkpoints: CheckpointFolder,
+    checkpoint: Checkpoint | None,
     cluster: Cluster,
     progress: Progress,
     interrupt: Interrupt,
     stack: ExitStack,
-) -> tuple[Parts, LoopState, Scores, list[dict[str, Any]]]:
+) -> tuple[Parts, Standing]:
+    settings, inputs = plan.settings, plan.inputs
     layout = plan_layout(
         cluster.hardware(),
         num_gpus_per_node=settings.actor.num_gpus_per_node,
         num_nodes=settings.actor.num_nodes,
         num_engines=settings.vllm.num_engines,
         gpus_per_engine=settings.vllm.tensor_parallel_size,
-        colocate=settings.train.colocate_all,
     )
+    written_by = {
+        "learner ranks": layout.num_ranks,
+        "param_dtype": settings.ds.param_dtype,
+        "architecture": plan.architecture,
+    }
+    if checkpoint is not None:
+        checkpoint.check_written_by(written_by)
     started_at = time.monotonic()
     ranks = cluster.ranks(
-        _rank_config(settings, inputs, layout),
+        rank_config(settings, inputs, layout),
         layout,
         micro_batch_tokens=settings.train.micro_batch_tokens,
         timeout_s=settings.ds.timeout_s,
     )
     stack.callback(ranks.close)
     fleet = cluster.fleet(
-        _rollout_config(settings, inputs, layout),
+        rollout_config(settings, inputs, layout),
         layout,
         start_timeout_s=settings.vllm.start_timeout_s,
         max_restarts=settings.vllm.max_restarts,
@@ -108,19 +180,16 @@ def _start(
     stack.callback(fleet.close)
     with progress.stage("starting engines and learner"):
         num_parameters = _load_all(fleet, ranks, layout, settings)
-    checkpoints = CheckpointFolder(
-        Path(settings.ckpt.path) if settings.ckpt.path else folder.root / "checkpoints", settings.ckpt.max_num
-    )
     frontier = Frontier(len(inputs.tasks), settings.train.num_episodes, settings.train.seed, inputs.fingerprint)
-    state, scores, rows = _resume(settings, ranks, checkpoints, frontier, folder, progress)
-    sync = WeightSync(ranks, fleet, ENGINE_DTYPES[settings.ds.param_dtype], settings.vllm.sync_timeout_s)
+    done = _resume(settings, ranks, checkpoints, checkpoint, frontier, folder, progress)
+    version = 0 if checkpoint is None else int(checkpoint.state["version"])
+    sync = WeightSync(ranks, fleet, engine_dtype(settings), settings.vllm.sync_timeout_s, version)
     with progress.stage("checking the weight update"):
-        report = sync.check_canary(_canary_prompt(inputs.model))
+        report = sync.check_canary(plan.canary_prompt, settings.data.max_len)
     progress.say(
         f"{num_parameters / 1e6:.1f}M parameters on {layout.num_ranks} learner ranks, {layout.num_engines} engines; "
         f"ready after {time.monotonic() - started_at:.0f} s; engine and learner differ by {report.true:.2g} per logprob"
     )
-    interrupt.on_set(ranks.request_stop)
     parts = Parts(
         tasks=inputs.tasks,
         eval_tasks=inputs.eval_tasks,
@@ -128,14 +197,15 @@ def _start(
         fleet=fleet,
         ranks=ranks,
         sync=sync,
-        objective=_objective(settings),
-        schedule=_schedule(settings, count_steps(settings, len(inputs.tasks))),
+        objective=plan.objective,
+        schedule=plan.schedule,
         checkpoints=checkpoints,
+        written_by=written_by,
         folder=folder,
         progress=progress,
         interrupt=interrupt,
     )
-    return parts, state, scores, rows
+    return parts, done
 
 
 def _load_all(fleet: Fleet, ranks: Ranks, layout: Layout, settings: TrainSettings) -> int:
@@ -153,174 +223,45 @@ def _resume(
     settings: TrainSettings,
     ranks: Ranks,
     checkpoints: CheckpointFolder,
+    checkpoint: Checkpoint | None,
     frontier: Frontier,
     folder: RunFolder,
     progress: Progress,
-) -> tuple[LoopState, Scores, list[dict[str, Any]]]:
+) -> Standing:
     """Go on from the newest checkpoint if the user wants that and there is one."""
     if not settings.ckpt.load_enable:
-        return LoopState(), Scores({}), []
-    checkpoint, cut_off = checkpoints.newest()
-    for name in cut_off:
-        progress.say(f"checkpoint {name} was cut off half-way and is not used")
+        return Standing(LoopState(frontier.state()), Scores({}), [])
     if checkpoint is None:
         progress.say(f"there is no checkpoint in {checkpoints.root}: the run begins at the first step")
-        return LoopState(), Scores({}), folder.read_metrics(up_to_step=0)
-    _load(checkpoint, ranks, checkpoints)
-    complaint = frontier.restore(checkpoint.state["frontier"])
+        folder.forget_steps_after(-1)
+        return Standing(LoopState(frontier.state()), Scores({}), [])
+    ranks.load(str(checkpoints.root), checkpoint.path.name)
+    complaint = frontier.restore(FrontierState(**checkpoint.state["frontier"]))
     progress.say(complaint or f"going on after step {checkpoint.step}")
     scores = Scores({int(step): reward for step, reward in checkpoint.state["scores"].items()})
-    state = LoopState(step=checkpoint.step, optimizer_steps=checkpoint.state["optimizer_steps"])
-    return state, scores, folder.read_metrics(up_to_step=checkpoint.step)
+    state = LoopState(
+        frontier.state(), checkpoint.step, checkpoint.state["optimizer_steps"], saved_step=checkpoint.step
+    )
+    return Standing(state, scores, folder.forget_steps_after(checkpoint.step))
 
 
-def _load(checkpoint: Checkpoint, ranks: Ranks, checkpoints: CheckpointFolder) -> None:
-    ranks.load(str(checkpoints.root), checkpoint.path.name)
-
-
-def _finish(
-    settings: TrainSettings,
-    inputs: Inputs,
-    parts: Parts,
-    state: LoopState,
-    scores: Scores,
-    rows: list[dict[str, Any]],
-    memory: MemoryMeter,
-) -> dict[str, Any]:
-    seconds: dict[str, float] = {}
-    saves = settings.ckpt.save_steps > 0
-    if state.is_interrupted or (saves and state.step % settings.ckpt.save_steps):
-        with parts.progress.stage("saving a checkpoint", seconds):
-            save(parts, state, scores)
+def _finish(plan: Plan, parts: Parts, done: Standing, memory: MemoryMeter) -> dict[str, Any]:
+    settings, state = plan.settings, done.state
+    if state.is_interrupted or settings.ckpt.save_steps > 0:
+        with parts.progress.stage("saving a checkpoint"):
+            save(parts, state, done.scores)
     if settings.ckpt.save_hf and not state.is_interrupted:
-        with parts.progress.stage("saving the model", seconds):
-            parts.ranks.save_hf(str(parts.folder.model), inputs.model)
+        with parts.progress.stage("saving the model"):
+            parts.ranks.save_hf(str(parts.folder.model), plan.inputs.model)
     extra = {
         "is_complete": not state.is_interrupted,
         "version": parts.sync.version,
         "engine_restarts": parts.fleet.num_restarts,
         "model": str(parts.folder.model) if settings.ckpt.save_hf else None,
     }
-    summary = summarise(rows, scores, memory.peak_bytes, extra)
+    summary = summarise(done.rows, done.scores, memory.peak_bytes, extra)
     parts.folder.write_summary(summary)
     return summary
-
-
-def _rank_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> RankConfig:
-    adam = settings.actor.adam
-    actor = DeepSpeedConfig(
-        model=inputs.model,
-        param_dtype=settings.ds.param_dtype,
-        attention=PACKED,
-        betas=adam.betas,
-        eps=adam.eps,
-        weight_decay=adam.weight_decay,
-        max_norm=settings.actor.max_norm,
-        gradient_checkpointing=settings.actor.gradient_checkpointing_enable,
-    )
-    reference = None
-    if settings.algo.kl.init_coef:
-        reference = DeepSpeedConfig(
-            model=inputs.model,
-            param_dtype=settings.ds.param_dtype,
-            attention=PACKED,
-            is_trained=False,
-            offload_params=settings.ref.offload,
-        )
-    return RankConfig(
-        actor=actor,
-        reference=reference,
-        seed=settings.train.seed,
-        num_threads=layout.threads,
-        timeout_s=settings.ds.timeout_s,
-        is_deterministic=settings.train.full_determinism_enable,
-    )
-
-
-def _rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> RolloutConfig:
-    rollout, vllm, data = settings.rollout, settings.vllm, settings.data
-    engine = VllmConfig(
-        model=inputs.model,
-        dtype=ENGINE_DTYPES[settings.ds.param_dtype] if vllm.dtype is None else ENGINE_DTYPES[vllm.dtype],
-        max_context=data.max_len,
-        max_num_seqs=vllm.max_num_seqs,
-        tensor_parallel_size=vllm.tensor_parallel_size,
-        gpu_memory_utilization=vllm.gpu_memory_utilization or SHARED_GPU_MEMORY,
-        enforce_eager=vllm.enforce_eager,
-        enable_prefix_caching=vllm.enable_prefix_caching,
-        kv_cache_gib=vllm.kv_cache_gib,
-        seed=settings.train.seed,
-        num_threads=layout.engine_threads,
-        sync_timeout_s=vllm.sync_timeout_s,
-    )
-    limits = Limits(
-        max_turns=rollout.max_turns,
-        max_turn_tokens=rollout.max_new_tokens,
-        max_episode_tokens=rollout.max_episode_tokens,
-        max_context=data.max_len,
-        max_seconds=rollout.max_seconds,
-        env_timeout_s=max(settings.env_pool.timeout_s, settings.reward.timeout_s),
-        generate_timeout_s=rollout.generate_timeout_s,
-    )
-    return RolloutConfig(
-        engine=engine,
-        env=inputs.env,
-        limits=limits,
-        num_env_threads=settings.env_pool.num_threads,
-        max_retries=rollout.max_retries,
-        determinism_seed=settings.train.seed if settings.train.full_determinism_enable else None,
-    )
-
-
-def _objective(settings: TrainSettings) -> Objective:
-    actor, advantage, kl = settings.actor, settings.algo.advantage, settings.algo.kl
-    low, high = actor.eps_clip_low_high or (actor.eps_clip, actor.eps_clip)
-    bounds = advantage.is_correction_threshold
-    if len(bounds) != 2:
-        raise ConfigError(f"--algo.advantage.is_correction_threshold wants a lower and an upper bound, got {bounds}")
-    return Objective(
-        policy_loss=with_absolute_file(actor.policy_loss_type),
-        policy=PolicyOptions(low, high, actor.dual_clip),
-        aggregation=with_absolute_file(actor.loss_agg_mode),
-        correction_level=advantage.is_correction_level,
-        correction_mode=advantage.is_correction_mode,
-        correction_bounds=(bounds[0], bounds[1]),
-        kl_coef=kl.init_coef if kl.use_loss else 0.0,
-        kl_estimator=kl.estimator,
-    )
-
-
-def _schedule(settings: TrainSettings, num_steps: int) -> Schedule:
-    plan = plan_batches(settings.rollout, settings.train, settings.algo.advantage, 1)
-    updates = num_steps * plan.optimizer_steps * settings.train.max_epochs
-    warmup = num_warmup_steps(updates, settings.actor.lr_warmup_ratio)
-    return Schedule(settings.actor.lr_scheduler, updates, warmup, settings.actor.min_lr_ratio)
-
-
-def _loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:
-    rollout, held_out, kl = settings.rollout, settings.eval, settings.algo.kl
-    max_tokens = rollout.max_new_tokens or settings.data.max_len
-    return LoopSettings(
-        batches=plan_batches(rollout, settings.train, settings.algo.advantage, 1),
-        num_steps=num_steps,
-        num_epochs=settings.train.max_epochs,
-        sampling=Sampling(max_tokens, temperature=rollout.temperature, top_p=rollout.top_p, stop=rollout.stop),
-        eval_sampling=Sampling(max_tokens, temperature=held_out.temperature, stop=rollout.stop),
-        eval_attempts=held_out.n_samples_per_prompt,
-        eval_every=held_out.steps,
-        eval_at_start=held_out.at_start,
-        eval_at_end=held_out.at_end,
-        save_every=settings.ckpt.save_steps,
-        estimator=settings.algo.advantage.estimator,
-        no_std_norm=settings.algo.advantage.no_std_norm,
-        reward_clip=settings.reward.clip_range,
-        reward_kl_coef=0.0 if kl.use_loss else kl.init_coef,
-        kl_estimator=kl.estimator,
-        needs_reference=kl.init_coef != 0,
-        peak_lr=settings.actor.adam.lr,
-        max_failed_fraction=settings.train.max_failed_fraction,
-        trajectories_per_step=settings.logger.trajectories_per_step,
-    )
 
 
 def _model_config(model: str) -> Any:  # Any: transformers' configurations are open
@@ -334,8 +275,7 @@ def _model_config(model: str) -> Any:  # Any: transformers' configurations are o
         ) from error
 
 
-def _canary_prompt(model: str) -> list[int]:
-    from ..agents.tokenizer import load_tokenizer
-
-    ids: list[int] = load_tokenizer(model).encode(CANARY_TEXT, add_special_tokens=False)
-    return ids
+def _architecture(model_config: Any) -> str:
+    incidental = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
+    facts = {key: value for key, value in model_config.to_dict().items() if key not in incidental}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]

@@ -30,8 +30,11 @@ class Strategy(Protocol):
         """Run backward; gradients are *summed* over micro-batches and ranks."""
         ...
 
-    def step(self, lr: float) -> float:
-        """Clip, take one optimiser step, and return the gradient norm before clipping."""
+    def step(self, lr: float) -> float | None:
+        """Clip, take one optimiser step, and return the gradient norm before clipping.
+
+        None where half precision overflowed and the step was left out, as now and then it will.
+        """
         ...
 
     def reduce_sum(self, values: Sequence[float]) -> list[float]:

@@ -7,12 +7,14 @@ since comparing logprobs proves nothing in bf16, where one update moves them les
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ..agents.base import Sampling
 from ..errors import WeightSyncError
-from ..executors.fleet import Fleet, call_all
+from ..executors.fleet import Fleet
+from ..executors.ray_calls import call_all
 from .batch import Batch
 from .ranks import Ranks
 
@@ -37,43 +39,51 @@ class WeightSync:
         fleet: The engines.
         dtype: torch dtype name that the engines use.
         timeout_s: Deadline of each part.
+        version: The last one that was published; more than 0 in a run that goes on.
     """
 
-    def __init__(self, ranks: Ranks, fleet: Fleet, dtype: str, timeout_s: float) -> None:
+    def __init__(self, ranks: Ranks, fleet: Fleet, dtype: str, timeout_s: float, version: int = 0) -> None:
         self._ranks, self._fleet = ranks, fleet
         self._timeout_s = timeout_s
         self._num_buckets = ranks.plan_export(dtype)
-        self.version = 0
+        self.version = version
         fleet.on_restart = self._bring_weights
 
     def publish(self) -> float:
         """Send the learner's weights to all engines under the next version; return the seconds it took.
 
+        An engine that dies meanwhile is replaced once the others have theirs, and gets the same version.
+
         Raises:
+            EngineDeadError: No replacement is left.
             WeightSyncError: The bytes that arrived are not those that left, or a version is not the one sent.
             DeadlineError: A part did not end in time.
         """
         started_at = time.monotonic()
         self.version += 1
         self._send(range(len(self._fleet.actors)))
+        self._fleet.replace_dead()
         return time.monotonic() - started_at
 
-    def check_canary(self, prompt_ids: Sequence[int]) -> CanaryReport:
+    def check_canary(self, prompt_ids: Sequence[int], max_context: int) -> CanaryReport:
         """Send strongly perturbed weights, see the engines follow, and send the true ones.
 
-        Every tensor is doubled or halved, which is exact both ways; tied and fused ones included.
+        Every tensor is doubled or halved, which is exact both ways; tied and fused ones included. Prompt and answer
+        take at most half of the context each.
 
         Raises:
             WeightSyncError: An engine did not follow.
         """
+        half = max(1, max_context // 2)
+        prompt_ids, num_tokens = prompt_ids[:half], min(CANARY_TOKENS, half)
         self._ranks.scale_weights(undo=False)
         self.publish()
-        samples = self._sample(prompt_ids)
+        samples = self._sample(prompt_ids, num_tokens)
         perturbed = self._distance(samples)
         self._ranks.scale_weights(undo=True)
         power = self._distance(samples)
         self.publish()
-        report = CanaryReport(perturbed, power, self._distance(self._sample(prompt_ids)))
+        report = CanaryReport(perturbed, power, self._distance(self._sample(prompt_ids, num_tokens)))
         if not (report.perturbed < FOLLOWS * report.power and report.true < FOLLOWS * report.power):
             raise WeightSyncError(
                 "an engine did not follow the weights that were sent to it: with perturbed weights its logprobs "
@@ -86,29 +96,24 @@ class WeightSync:
     def _bring_weights(self, index: int) -> None:
         self._send([index])
 
-    def _send(self, indices: Sequence[int] | range) -> None:
-        actors = [self._fleet.actors[index] for index in indices]
-
-        def all_actors(method: str, what: str, *arguments: object) -> list[int]:
-            calls = [getattr(actor, method).remote(*arguments) for actor in actors]
-            return call_all(calls, self._timeout_s, what)
-
-        all_actors("begin_update", "pausing the engines")
+    def _send(self, indices: Sequence[int]) -> None:
+        call = partial(self._fleet.call, indices, timeout_s=self._timeout_s)
+        call("begin_update", what="pausing the engines")
         for number in range(self._num_buckets):
             bucket = self._ranks.export(number, self._timeout_s)
-            received = all_actors("load_bucket", f"loading weight bucket {number}", bucket)
-            wrong = [index for index, value in zip(indices, received, strict=True) if value != bucket.checksum]
-            if wrong:
-                raise WeightSyncError(
-                    f"bucket {number} of version {self.version} arrived changed in engine {wrong[0]}: "
-                    f"checksum {received[0]} instead of {bucket.checksum}"
-                )
-        versions = all_actors("finish_update", "finishing the weight update", self.version)
-        if any(version != self.version for version in versions):
+            received = call("load_bucket", bucket, what=f"loading weight bucket {number}")
+            for index, checksum in received.items():
+                if checksum != bucket.checksum:
+                    raise WeightSyncError(
+                        f"bucket {number} of version {self.version} arrived changed in engine {index}: "
+                        f"checksum {checksum} instead of {bucket.checksum}"
+                    )
+        versions = call("finish_update", self.version, what="finishing the weight update")
+        if any(version != self.version for version in versions.values()):
             raise WeightSyncError(f"engines report versions {versions} after version {self.version} was sent")
 
-    def _sample(self, prompt_ids: Sequence[int]) -> list[Batch]:
-        sampling = Sampling(max_tokens=CANARY_TOKENS)
+    def _sample(self, prompt_ids: Sequence[int], num_tokens: int) -> list[Batch]:
+        sampling = Sampling(max_tokens=num_tokens)
         calls = [actor.sample.remote(list(prompt_ids), sampling) for actor in self._fleet.actors]
         samples = call_all(calls, self._timeout_s, "sampling with new weights")
         return [_as_batch(prompt_ids, token_ids, logprobs) for token_ids, logprobs in samples]

@@ -69,6 +69,12 @@ def test_yaml_nested_or_dotted_and_the_command_line_wins(tmp_path: Path):
         ("rollout: 3", "'rollout' is a group of options"),
         ("[1, 2]", "holds a list"),
         ("a: [", "is not YAML"),
+        ("rollout: {batch_size: many}", "rollout.batch_size: wanted int, got 'many'"),
+        ("rollout: {batch_size: true}", "rollout.batch_size: wanted int, got True"),
+        ("actor: {adam: {betas: [0.9]}}", r"actor.adam.betas: wanted tuple\[float, float], got \[0.9]"),
+        ("ds: {param_dtype: fp8}", "ds.param_dtype: wanted .*fp32.*, got 'fp8'"),
+        ("vllm: {num_engines: two}", "vllm.num_engines: wanted int or null, got 'two'"),
+        ("agent_args: low", "agent_args: wanted dict.*, got 'low'"),
     ],
 )
 def test_yaml_mistakes(tmp_path: Path, text: str, message: str):
@@ -76,6 +82,20 @@ def test_yaml_mistakes(tmp_path: Path, text: str, message: str):
     file.write_text(text)
     with pytest.raises(ConfigError, match="(?s)" + message.replace("(", r"\(")):
         read_yaml(str(file), TrainConfig())
+
+
+def test_an_agent_argument_that_is_no_yaml_value():
+    with pytest.raises(ConfigError, match=r"--agent_args.text: '\[1,' is no YAML value") as error:
+        parse_train(["--agent_args.text", "[1,"])
+    assert "\n" not in str(error.value)
+
+
+def test_null_is_a_value_of_options_that_may_be_absent(tmp_path: Path):
+    file = tmp_path / "run.yaml"
+    file.write_text("vllm: {num_engines: null}\nrollout: {stop: [a, b]}\n")
+    config = read_yaml(str(file), TrainConfig())
+    assert config.vllm.num_engines is None
+    assert config.rollout.stop == ("a", "b")
 
 
 def test_a_missing_file_is_named():

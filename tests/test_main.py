@@ -6,7 +6,8 @@ import sys
 import pytest
 
 import turngym
-from turngym.__main__ import main
+from turngym.__main__ import COMMANDS, main
+from turngym.errors import LearnerError
 
 HEAVY = ("torch", "vllm", "ray", "deepspeed", "transformers")
 
@@ -63,3 +64,20 @@ def test_mistakes_are_one_line_and_exit_code_2(words, message, capsys):
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (LearnerError("rank 1 is gone"), 1, "turngym: LearnerError: rank 1 is gone\n"),
+        (OSError(28, "No space left on device", "metrics.jsonl"), 1, "No space left on device: 'metrics.jsonl'\n"),
+        (KeyboardInterrupt(), 130, "turngym: interrupted\n"),
+    ],
+)
+def test_what_goes_wrong_on_the_way_is_one_line(error, code, message, capsys, monkeypatch):
+    def fail(words: list[str]) -> int:
+        raise error
+
+    monkeypatch.setitem(COMMANDS, "train", fail)
+    assert main(["train"]) == code
+    assert capsys.readouterr().err.endswith(message)

@@ -95,10 +95,16 @@ class Crashes(Env):
 
     def once(self, name: str) -> bool:
         try:
-            os.close(os.open(f"{self.marks}/{name}", os.O_CREAT | os.O_EXCL))
+            file = os.open(f"{self.marks}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
             return False
+        os.write(file, str(os.getpid()).encode())
+        os.close(file)
         return True
+
+    def engine_died_in_an_earlier_actor(self) -> bool:
+        path = f"{self.marks}/engine"
+        return os.path.exists(path) and open(path).read() not in ("", str(os.getpid()))
 
     def reset(self, *, seed=None, options=None):
         self.number = options["task"].seed
@@ -107,7 +113,6 @@ class Crashes(Env):
         return "say a", {}
 
     def step(self, action):
-        finished = len(os.listdir(self.marks))
         if self.once("raise"):
             raise RuntimeError("a tool broke")
         if self.once("nonsense"):
@@ -116,10 +121,8 @@ class Crashes(Env):
             for child in psutil.Process().children(recursive=True):
                 if "EngineCore" in child.name() or "EngineCore" in " ".join(child.cmdline()):
                     child.send_signal(signal.SIGKILL)
-        if os.path.exists(f"{self.marks}/again") and self.once("actor"):
+        if self.engine_died_in_an_earlier_actor() and self.once("actor"):
             os.kill(os.getpid(), signal.SIGKILL)
-        if finished >= 3:
-            self.once("again")
         return "", float(action.count("a")), True, False, {}
 '''
 

@@ -28,6 +28,7 @@ ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "TOKENIZERS_PARALLELISM": "false",
 }
+HEALTH_POLL_S = 1.0
 CAPTURE_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
 
 
@@ -226,18 +227,29 @@ class VllmEngine:
         call = self._engine.collective_rpc(method, timeout=self._config.sync_timeout_s, args=arguments)
         try:
             results: list[Any] = await self._within(call, method)
-        except DeadlineError:
+        except (DeadlineError, EngineDeadError):
             raise
         except Exception as error:
             raise WeightSyncError(f"{method} failed in the engine's worker: {error}") from error
         return results
 
     async def _within(self, awaitable: Any, what: str) -> Any:
+        """Wait for a call that the engine answers; vLLM leaves such calls open for ever when it dies."""
+        if self._engine is None:
+            raise EngineDeadError("the engine is not started, or closed")
+        task = asyncio.ensure_future(awaitable)
+        deadline = asyncio.get_running_loop().time() + self._config.sync_timeout_s
         try:
-            async with asyncio.timeout(self._config.sync_timeout_s):
-                return await awaitable
-        except TimeoutError:
-            raise DeadlineError(f"{what} took longer than {self._config.sync_timeout_s} s in the engine") from None
+            while not task.done():
+                left = deadline - asyncio.get_running_loop().time()
+                if left <= 0:
+                    raise DeadlineError(f"{what} took longer than {self._config.sync_timeout_s} s in the engine")
+                await asyncio.wait({task}, timeout=min(left, HEALTH_POLL_S))
+                if self._engine is None or self._engine.errored:
+                    raise EngineDeadError(f"vLLM died during {what}")
+            return task.result()
+        finally:
+            task.cancel()
 
 
 def _sampling_params(sampling: Sampling) -> Any:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from turngym.agents import ChatAgent, StopReason
-from turngym.agents.chat import ChatConversation
+from turngym.agents.chat import ChatConversation, agent_for
 from turngym.envs.messages import RawText
 from turngym.errors import TemplateError
 
@@ -490,3 +490,11 @@ def test_one_agent_serves_many_conversations(talk):
     other.observe(user("Bye"))
     assert "Bye" not in talk.prompt()
     assert np.array_equal(other.sequences()[0].token_ids, other.prompt_ids())
+
+
+def test_a_base_model_without_a_template_gets_text_as_it_is(tokenizer):
+    assert agent_for(tokenizer).end_of_turn_ids
+    tokenizer.chat_template = None
+    conversation = agent_for(tokenizer).begin()
+    conversation.observe(user("1+1="))
+    assert tokenizer.decode(conversation.prompt_ids().tolist()) == "1+1="

@@ -3,8 +3,9 @@
 import pytest
 
 from turngym import AsyncEnv, Env, RawText, Task
-from turngym.envs.factory import EnvFactory, resolve
+from turngym.envs.factory import EnvFactory
 from turngym.envs.play import play
+from turngym.envs.resolve import resolve
 
 
 def scripted(*actions: str):

@@ -7,8 +7,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
+from turngym.envs.reward import Reward
 from turngym.envs.reward_http import HttpReward
-from turngym.envs.rewards import Reward, load_reward
+from turngym.envs.rewards import load_reward
 from turngym.errors import RewardError
 
 QUERY = (["p a"], ["p"], ["l"])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from turngym.envs.rewards import FileReward, Reward, load_reward, parse_rewards
+from turngym.envs.reward import Reward, parse_rewards
+from turngym.envs.rewards import FileReward, load_reward
 from turngym.errors import ConfigError, DeadlineError, GraderError, RewardError
 
 

@@ -1,9 +1,11 @@
 """Weights in shared memory: they arrive as they left, and nothing stays behind."""
 
+import errno
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,3 +99,25 @@ def test_files_of_dead_processes_are_swept_and_ours_stay(writer, tensors):
     assert not leftover.exists()
     assert Path(bucket.handle.path).exists()
     assert str(os.getpid()) in bucket.handle.path
+
+
+def test_weights_go_elsewhere_where_shared_memory_is_too_small(tensors, tmp_path, monkeypatch):
+    reserve = os.posix_fallocate
+
+    def is_full(descriptor: int, start: int, size: int) -> None:
+        if "/dev/shm/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(descriptor, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", is_full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    writer = ShmWriter([SPECS])
+    bucket = writer.write(0, tensors)
+    assert Path(bucket.handle.path).parent == tmp_path
+    assert checksum(open_bucket(bucket)) == bucket.checksum
+    writer.close()
+    assert not list(tmp_path.iterdir())
+    assert not list(Path("/dev/shm").glob(f"turngym-weights-{os.getpid()}-*"))
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
+    with pytest.raises(WeightSyncError, match=r"fit neither into /dev/shm \(No space left on device\) nor into"):
+        ShmWriter([SPECS])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from turngym.errors import CheckpointError
-from turngym.learner.checkpoint import CheckpointFolder
+from turngym.errors import CheckpointError, ConfigError
+from turngym.learner.checkpoint import Checkpoint, CheckpointFolder
 
 
 def write(folder: CheckpointFolder, step: int) -> None:
@@ -51,3 +51,10 @@ def test_a_broken_one_is_an_error_that_says_what_to_do(tmp_path):
     (tmp_path / "step_000001" / "driver.json").write_text("{")
     with pytest.raises(CheckpointError, match="remove"):
         folder.newest()
+
+
+def test_a_run_that_cannot_read_the_shards_is_refused(tmp_path):
+    checkpoint = Checkpoint(tmp_path / "step_000004", 4, {"written_by": {"learner ranks": 2, "architecture": "a"}})
+    checkpoint.check_written_by({"learner ranks": 2, "architecture": "a"})
+    with pytest.raises(ConfigError, match="step_000004 was written with learner ranks 2, and this run has 1"):
+        checkpoint.check_written_by({"learner ranks": 1, "architecture": "a"})

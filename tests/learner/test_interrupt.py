@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 
-from turngym.learner.interrupt import EXIT_CODE, Interrupt
+import pytest
+
+from turngym.learner.interrupt import EXIT_CODE, Interrupt, signals_raise
 
 
 def test_a_signal_sets_it_and_calls_back_from_another_thread():
@@ -44,3 +46,11 @@ def test_the_second_signal_ends_the_process():
         "    time.sleep(60)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == EXIT_CODE
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_before_there_is_anything_to_save_a_signal_ends_the_run_at_once(number):
+    before = signal.getsignal(number)
+    with signals_raise(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before

@@ -1,6 +1,7 @@
 """Learner ranks for real: DeepSpeed ZeRO-3 over gloo in Ray actors, one rank and two."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from turngym.executors.fleet import call_all
+from turngym.executors.ray_calls import call_all
 from turngym.executors.transports import open_bucket
 from turngym.executors.weights import checksum, views
 from turngym.learner.attention import PACKED
@@ -32,8 +33,8 @@ def cluster(tmp_path_factory):
     cluster.close()
 
 
-def make_ranks(cluster: Cluster, model: Path, world_size: int) -> Ranks:
-    config = DeepSpeedConfig(model=str(model), param_dtype="fp32", attention=PACKED)
+def make_ranks(cluster: Cluster, model: Path, world_size: int, dtype: str = "fp32") -> Ranks:
+    config = DeepSpeedConfig(model=str(model), param_dtype=dtype, attention=PACKED)
     ranks = cluster.ranks(
         RankConfig(actor=config, reference=None, seed=1, num_threads=1, timeout_s=120, bucket_bytes=1 << 20),
         Layout(world_size, 1, 0, 0, threads=1, engine_threads=1),
@@ -93,6 +94,24 @@ def test_ranks(cluster, tiny_model, batch, tmp_path, world_size):
         exports_are_whole_and_perturbations_exact(ranks, tiny_model)
         checkpoint_and_model_folder_hold_the_trained_weights(ranks, batch, tiny_model, tmp_path)
         a_stop_leaves_the_weights_alone(ranks, batch)
+    finally:
+        ranks.close()
+
+
+def test_a_step_that_overflows_in_fp16_is_left_out(cluster, tiny_model, batch):
+    ranks = make_ranks(cluster, tiny_model, 1, "fp16")
+    try:
+        before = ranks.batch_logprobs(batch, "actor")
+        huge = replace(batch, advantages=batch.advantages * np.float32(1e6))
+        metrics = ranks.train(huge, objective("token-mean"), lr=1e-3)
+        assert metrics is not None
+        assert metrics["policy/overflows"] == 1.0
+        assert "policy/grad_norm" not in metrics
+        assert np.array_equal(ranks.batch_logprobs(batch, "actor"), before)
+        metrics = ranks.train(batch, objective("token-mean"), lr=1e-3)
+        assert metrics is not None
+        assert metrics["policy/grad_norm"] > 0
+        assert not np.array_equal(ranks.batch_logprobs(batch, "actor"), before)
     finally:
         ranks.close()
 
@@ -171,3 +190,4 @@ def a_stop_leaves_the_weights_alone(ranks: Ranks, batch: Batch) -> None:
         pytest.fail("the ranks never stopped")
     assert before is not None
     assert ranks.batch_logprobs(batch, "actor") is None
+    assert ranks.train(batch, objective("token-mean"), lr=0.0, may_stop=False) is not None

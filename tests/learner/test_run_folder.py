@@ -1,5 +1,10 @@
 """The run folder keeps an earlier run, and forgets only the steps that are taken again."""
 
+from pathlib import Path
+
+import pytest
+
+from turngym.errors import ConfigError
 from turngym.learner.run_folder import RunFolder
 
 
@@ -11,7 +16,7 @@ def test_an_earlier_run_is_moved_aside_unless_it_goes_on(tmp_path):
     first.append_metrics({"step": 1})
     resumed = RunFolder(root, resumes=True)
     assert resumed.moved_to is None
-    assert resumed.read_metrics(up_to_step=1) == [{"step": 1}]
+    assert resumed.forget_steps_after(1) == [{"step": 1}]
     second = RunFolder(root, resumes=False)
     assert second.moved_to == tmp_path / "demo.previous"
     assert (tmp_path / "demo.previous" / "metrics.jsonl").exists()
@@ -24,10 +29,35 @@ def test_steps_after_the_checkpoint_are_forgotten_with_their_trajectories(tmp_pa
         folder.append_metrics({"step": step})
         folder.train_store.write(step, [])
     with (folder.root / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "cut')
-    assert folder.read_metrics(up_to_step=2) == [{"step": 1}, {"step": 2}]
+        file.write('{"step": 4, "seconds": {"rollout": 1.5}')  # cut off behind a brace
+    assert folder.forget_steps_after(2) == [{"step": 1}, {"step": 2}]
     assert (folder.root / "metrics.jsonl").read_text().count("\n") == 2
     assert sorted(path.name for path in folder.train_store.folder.iterdir()) == [
         "step_000001.jsonl",
         "step_000002.jsonl",
     ]
+
+
+def test_a_run_that_never_began_does_not_drive_out_the_one_before(tmp_path):
+    root = tmp_path / "demo"
+    first = RunFolder(root, resumes=False)
+    first.write_config("a: 1\n")
+    first.append_metrics({"step": 1})
+    for _ in range(2):  # two starts that fail before the first step
+        RunFolder(root, resumes=False).write_config("a: 2\n")
+    assert (tmp_path / "demo.previous" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_folder_that_cannot_be_written_is_the_users_mistake(tmp_path, resumes):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ConfigError, match=r"--ckpt.output_dir .* cannot be written"):
+            RunFolder(path, resumes=resumes)
+
+
+def test_the_folder_one_stands_in_is_not_moved_away(tmp_path, monkeypatch):
+    RunFolder(tmp_path, resumes=False).write_config("a: 1\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="from within"):
+        RunFolder(Path("."), resumes=False)

@@ -8,7 +8,7 @@ import pytest
 
 from turngym.config import TrainConfig, parse_train
 from turngym.errors import ConfigError, DataError, UnknownNameError
-from turngym.learner.run import Inputs, check_inputs, count_steps
+from turngym.learner.inputs import Inputs, check_inputs, count_steps
 
 
 @pytest.fixture
@@ -16,6 +16,7 @@ def model(tmp_path: Path) -> str:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").touch()
     return str(folder)
 
 
@@ -83,6 +84,8 @@ def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
         ("--agent env:Guess --reward.remote_url x.py", ConfigError, "gives its own"),
         ("--agent env:Guess --rollout.temperature 0", ConfigError, "would not differ"),
         ("--agent env:Math", ConfigError, "--data.prompt_dataset"),
+        ("--agent env:Guess --ckpt.max_num 0", ConfigError, "--ckpt.max_num must be at least 1"),
+        ("--agent env:Guess --vllm.num_engines 0", ConfigError, "--vllm.num_engines must be at least 1"),
         ("--agent env:Guess --data.prompt_dataset ./none.jsonl", DataError, "none.jsonl"),
         ("--agent env:Guess --actor.policy_loss_type pppo", UnknownNameError, "Did you mean 'ppo'"),
         ("--agent env:Guess --actor.loss_agg_mode mean", UnknownNameError, "token-mean"),
@@ -96,6 +99,12 @@ def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
 def test_mistakes(check, words, error, message):
     with pytest.raises(error, match=message):
         check(words)
+
+
+def test_a_model_without_weights_is_refused(check, model):
+    (Path(model) / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="has no weights"):
+        check("--agent env:Guess")
 
 
 def test_evaluation_of_a_dataset_needs_a_dataset(check, tmp_path):

@@ -1,0 +1,183 @@
+"""What a run is about: environment, tasks and model, found and checked before anything is loaded."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..envs.factory import EnvFactory
+from ..envs.resolve import resolve
+from ..envs.task import Task
+from ..errors import ConfigError, DataError
+from .plan import plan_batches
+from .settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run is about: checked, and nothing loaded yet."""
+
+    env: EnvFactory
+    tasks: Sequence[Task]
+    eval_tasks: Sequence[Task]
+    fingerprint: str
+    model: str
+    complaints: tuple[str, ...]  # what is doubtful about the tasks
+
+
+def check_inputs(settings: TrainSettings) -> Inputs:
+    """Find environment, tasks and model, and check that the numbers fit each other."""
+    world_size = (settings.actor.num_gpus_per_node or 1) * settings.actor.num_nodes
+    plan_batches(settings.rollout, settings.train, settings.algo.advantage, world_size)
+    _check_counts(settings)
+    _check_names(settings)
+    model = _check_model(settings.actor.model_name_or_path)
+    env = _environment(settings)
+    tasks = _tasks(settings, env)
+    if settings.data.max_samples < len(tasks):
+        tasks = tasks[: settings.data.max_samples]
+    if not len(tasks):
+        raise DataError("there is no task to train on")
+    complaints = tuple(env().complaints(tasks))
+    return Inputs(env, tasks, _eval_tasks(settings, env), _fingerprint(settings, env, tasks), model, complaints)
+
+
+def _check_counts(settings: TrainSettings) -> None:
+    counts = {
+        "--data.max_len": settings.data.max_len,
+        "--data.max_samples": settings.data.max_samples,
+        "--eval.n_samples_per_prompt": settings.eval.n_samples_per_prompt,
+        "--eval.max_samples": settings.eval.max_samples,
+        "--rollout.max_new_tokens": settings.rollout.max_new_tokens,
+        "--actor.num_nodes": settings.actor.num_nodes,
+        "--actor.num_gpus_per_node": settings.actor.num_gpus_per_node,
+        "--vllm.num_engines": settings.vllm.num_engines,
+        "--vllm.tensor_parallel_size": settings.vllm.tensor_parallel_size,
+        "--vllm.max_num_seqs": settings.vllm.max_num_seqs,
+        "--ckpt.max_num": settings.ckpt.max_num,
+    }
+    for option, value in counts.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{option} must be at least 1, got {value}")
+
+
+def _check_names(settings: TrainSettings) -> None:
+    """Look up what is chosen by name, and refuse what cannot be honoured."""
+    from .advantages import ESTIMATORS
+    from .corrections import CORRECTIONS
+    from .losses import LOSS_AGGREGATIONS, POLICY_LOSSES
+
+    advantage, rollout = settings.algo.advantage, settings.rollout
+    ESTIMATORS[advantage.estimator]
+    POLICY_LOSSES[settings.actor.policy_loss_type]
+    LOSS_AGGREGATIONS[settings.actor.loss_agg_mode]
+    level, mode = advantage.is_correction_level, advantage.is_correction_mode
+    CORRECTIONS["off" if level == "off" else f"{level}/{mode}"]
+    if rollout.top_p < 1:
+        raise ConfigError(
+            f"--rollout.top_p {rollout.top_p}: the engine would sample from a part of the vocabulary, and the learner "
+            "cannot mirror that yet, so every importance ratio would be wrong; use 1.0"
+        )
+    if rollout.temperature <= 0:
+        raise ConfigError(
+            f"--rollout.temperature {rollout.temperature}: attempts at a task would not differ; use a positive one"
+        )
+
+
+def _check_model(path: str | None) -> str:
+    if path is None:
+        raise ConfigError("--actor.model_name_or_path is missing: a Hugging Face folder or hub name")
+    folder = Path(path).expanduser()
+    looks_like_path = path.startswith((".", "/", "~")) or path.count("/") != 1
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ConfigError(f"--actor.model_name_or_path: {path!r} is a folder without config.json, so no model")
+        if not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir()):
+            raise ConfigError(f"--actor.model_name_or_path: {path!r} has no weights (*.safetensors or *.bin)")
+        return str(folder.resolve())
+    if looks_like_path or folder.exists():
+        raise ConfigError(f"--actor.model_name_or_path: there is no model folder {path!r}")
+    return path
+
+
+def _environment(settings: TrainSettings) -> EnvFactory:
+    agent, url = settings.agent, settings.reward.remote_url
+    if agent is None:
+        if url is None:
+            raise ConfigError(
+                "nothing says what to train on: give --agent env:NAME ('turngym envs list' shows them), or "
+                "--data.prompt_dataset with --reward.remote_url FILE.py"
+            )
+        return resolve("Prompt", _prompt_arguments(settings, url))
+    kind, _, spec = agent.partition(":")
+    if kind != "env" or not spec:
+        raise ConfigError(f"--agent {agent!r}: wanted env:NAME, env:module:Class, env:path/to/file.py:Class")
+    arguments = dict(settings.agent_args)
+    if url is not None:
+        if spec != "Prompt":
+            raise ConfigError(
+                f"--reward.remote_url is for environments that give no reward, and --agent {agent!r} gives its own; "
+                "leave one of them out"
+            )
+        arguments = _prompt_arguments(settings, url) | arguments
+    return resolve(spec, arguments)
+
+
+def _prompt_arguments(settings: TrainSettings, url: str) -> dict[str, object]:
+    return {
+        "remote_url": url,
+        "apply_chat_template": settings.data.apply_chat_template,
+        "timeout_s": settings.reward.timeout_s,
+    }
+
+
+def _tasks(settings: TrainSettings, env: EnvFactory) -> Sequence[Task]:
+    if settings.data.prompt_dataset is None:
+        return env.tasks("train", settings.train.seed)
+    return _load(settings, settings.data.prompt_dataset, settings.data.prompt_split, settings.data.prompt_probs)
+
+
+def _eval_tasks(settings: TrainSettings, env: EnvFactory) -> Sequence[Task]:
+    options = settings.eval
+    if not (options.at_start or options.at_end or options.steps > 0):
+        return []
+    if options.dataset is not None:
+        tasks = _load(settings, options.dataset, options.split, None)
+    elif settings.data.prompt_dataset is not None:
+        raise ConfigError("--eval.* asks for evaluation, and --eval.dataset names no held-out tasks")
+    else:
+        tasks = env.tasks("eval", settings.train.seed)
+    return tasks[: options.max_samples]
+
+
+def _fingerprint(settings: TrainSettings, env: EnvFactory, tasks: Sequence[Task]) -> str:
+    """Tell one set of tasks from another; an environment's own are told by its arguments, not by making them all."""
+    if settings.data.prompt_dataset is not None:
+        from ..envs.datasets import fingerprint
+
+        return fingerprint(tasks)
+    content = repr((env.target, sorted(env.kwargs.items()), settings.train.seed, len(tasks)))
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _load(settings: TrainSettings, dataset: str, split: str, probs: str | None) -> Sequence[Task]:
+    from ..envs.datasets import load_tasks
+
+    data = settings.data
+    return load_tasks(
+        dataset,
+        split=split,
+        input_key=data.input_key,
+        label_key=data.label_key,
+        input_template=data.input_template,
+        probs=probs,
+        max_samples=data.max_samples,
+        seed=settings.train.seed,
+    )
+
+
+def count_steps(settings: TrainSettings, num_tasks: int) -> int:
+    """Return the steps of the run."""
+    all_steps = math.ceil(num_tasks * settings.train.num_episodes / settings.rollout.batch_size)
+    return all_steps if settings.train.max_steps < 0 else min(all_steps, settings.train.max_steps)

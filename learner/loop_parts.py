@@ -1,0 +1,81 @@
+"""What the loop drives, its numbers, and where it stands."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..agents.base import Sampling
+from ..envs.task import Task
+from ..executors.fleet import Fleet
+from .checkpoint import CheckpointFolder
+from .frontier import Frontier, FrontierState
+from .interrupt import Interrupt
+from .objective import Objective
+from .plan import BatchPlan
+from .progress import Progress
+from .ranks import Ranks
+from .run_folder import RunFolder
+from .schedule import Schedule
+from .weight_sync import WeightSync
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """The numbers of the loop; all else is in the parts it drives."""
+
+    batches: BatchPlan
+    num_steps: int
+    num_epochs: int  # passes over each step's attempts
+    sampling: Sampling
+    eval_sampling: Sampling
+    eval_attempts: int
+    eval_every: int
+    eval_at_start: bool
+    eval_at_end: bool
+    save_every: int
+    estimator: str
+    no_std_norm: bool
+    reward_clip: tuple[float, float]
+    reward_kl_coef: float  # KL in the reward; 0 for none
+    kl_estimator: str
+    needs_reference: bool
+    peak_lr: float
+    max_failed_fraction: float
+    trajectories_per_step: int
+
+
+@dataclass
+class LoopState:
+    """Where the loop stands after its last whole step; what a checkpoint's driver part holds.
+
+    Attributes:
+        frontier: Which tasks come next. Those of a step that was cut short are handed out again.
+        step: Steps done.
+        optimizer_steps: Updates of the weights.
+        saved_step: The step of the newest checkpoint; None without one.
+        is_interrupted: The run was asked to stop before its end.
+    """
+
+    frontier: FrontierState
+    step: int = 0
+    optimizer_steps: int = 0
+    saved_step: int | None = None
+    is_interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop drives."""
+
+    tasks: Sequence[Task]
+    eval_tasks: Sequence[Task]
+    frontier: Frontier
+    fleet: Fleet
+    ranks: Ranks
+    sync: WeightSync
+    objective: Objective
+    schedule: Schedule
+    checkpoints: CheckpointFolder
+    written_by: dict[str, str | int]  # what a checkpoint can only be read by
+    folder: RunFolder
+    progress: Progress
+    interrupt: Interrupt

@@ -1,0 +1,89 @@
+"""vLLM itself against the conformance checks that the scripted engine passes, and weights exact in fp32."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from turngym.agents.base import Sampling
+from turngym.errors import EngineDeadError, EngineError, WeightSyncError
+from turngym.executors.engines.checks import check_engine
+from turngym.executors.engines.vllm import VllmConfig, VllmEngine
+from turngym.executors.transports import ShmWriter
+from turngym.executors.weights import TensorSpec
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+PROMPT = np.frombuffer(b"Count: 1 2 3", np.uint8).astype(np.int32)
+
+
+def logprobs_of(model, token_ids: np.ndarray) -> np.ndarray:
+    ids = torch.tensor(np.concatenate([PROMPT, token_ids]))[None].long()
+    with torch.no_grad():
+        logprobs = model(ids).logits[0, len(PROMPT) - 1 : -1].log_softmax(-1)
+    return logprobs.gather(1, ids[0, len(PROMPT) :, None])[:, 0].numpy()
+
+
+async def test_vllm_keeps_the_contract_and_follows_weights(tiny_model: Path):
+    config = VllmConfig(str(tiny_model), "float32", max_context=256, max_num_seqs=64, kv_cache_gib=0.1, num_threads=2)
+    engine = VllmEngine(config, on_gpu=False)
+    with pytest.raises(EngineDeadError, match="not started"):
+        await engine.generate(PROMPT, Sampling(4))
+    await engine.start()
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+    parameters = dict(model.named_parameters())
+    specs = [TensorSpec(name, "float32", tuple(p.shape)) for name, p in parameters.items()]
+    plan = [tuple(specs[:7]), tuple(specs[7:])]  # a layer is cut in two
+    writer = ShmWriter(plan)
+
+    def written():
+        return [writer.write(i, [parameters[s.name].detach() for s in tensors]) for i, tensors in enumerate(plan)]
+
+    try:
+        # Strong changes to every tensor, the tied embedding included: fp32 shows any that did not arrive.
+        for version in (1, 2):
+            with torch.no_grad():
+                for index, parameter in enumerate(parameters.values()):
+                    parameter.mul_(1.5 if index % 2 else 0.7)
+            await engine.pause()
+            await engine.begin_update()
+            for bucket in written():
+                assert await engine.load_bucket(bucket) == bucket.checksum
+            await engine.finish_update(version)
+            await engine.resume()
+            completion = await engine.generate(PROMPT, Sampling(24))
+            assert completion.logprobs is not None
+            assert np.abs(completion.logprobs - logprobs_of(model, completion.token_ids)).max() < 1e-4
+            assert set(completion.versions.tolist()) == {version}
+        hot = await engine.generate(PROMPT, Sampling(24, temperature=0.6))
+        assert hot.logprobs is not None
+        assert not np.allclose(
+            hot.logprobs, logprobs_of(model, hot.token_ids), atol=1e-2
+        )  # of the sampled distribution
+
+        with pytest.raises(EngineError, match=r"exceed the context of 256 tokens"):
+            await engine.generate(PROMPT, Sampling(256))
+
+        # An update that leaves parameters out is an error that names them, and the next whole one mends it.
+        await engine.pause()
+        await engine.begin_update()
+        await engine.load_bucket(written()[0])
+        with pytest.raises(WeightSyncError, match="parameters of the engine got no weights"):
+            await engine.finish_update(3)
+        await engine.begin_update()
+        for bucket in written():
+            await engine.load_bucket(bucket)
+        await engine.finish_update(3)
+        await engine.resume()
+        again = await engine.generate(PROMPT, Sampling(24))
+        assert again.logprobs is not None
+        assert np.abs(again.logprobs - logprobs_of(model, again.token_ids)).max() < 1e-4
+
+        assert await check_engine(engine, vocab_size=256, buckets=written(), tolerance=1e-4) == []
+    finally:
+        writer.close()
+        await engine.close()
+    with pytest.raises(EngineDeadError):
+        await engine.generate(PROMPT, Sampling(4))

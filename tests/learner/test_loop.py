@@ -1,0 +1,293 @@
+"""The loop with parts that follow a script: what an interruption, an evaluation or a failure leaves behind."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from turngym.agents.base import Sampling
+from turngym.agents.sequence import Sequence as Tokens
+from turngym.envs.task import Task
+from turngym.errors import EngineDeadError, TrajectoryError
+from turngym.executors.buffer import Group
+from turngym.executors.fleet import Attempts
+from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.learner.checkpoint import CheckpointFolder
+from turngym.learner.frontier import Frontier
+from turngym.learner.loop import run_loop, save
+from turngym.learner.loop_parts import LoopSettings, LoopState, Parts
+from turngym.learner.losses import PolicyOptions
+from turngym.learner.objective import Objective
+from turngym.learner.plan import BatchPlan
+from turngym.learner.progress import Progress
+from turngym.learner.report import Scores
+from turngym.learner.run_folder import RunFolder
+from turngym.learner.schedule import Schedule
+
+SAMPLING = Sampling(max_tokens=4)
+TASKS = [Task(id=f"task {index}") for index in range(10)]
+
+
+@dataclass
+class Script:
+    """What the parts are to do, what they did, and whether the run was asked to stop."""
+
+    stop_in: str = ""  # "rollout 3", "update 2", "eval 1": counted from 1
+    fail_in: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    trained: list[int] = field(default_factory=list)  # attempts of each update that was taken
+    rolled_out: list[list[str]] = field(default_factory=list)
+    is_stopped: bool = False
+    run: Any = None  # the Run, for when the loop raises
+
+    def enter(self, what: str) -> str:
+        self.counts[what] = self.counts.get(what, 0) + 1
+        name = f"{what} {self.counts[what]}"
+        self.is_stopped |= name == self.stop_in
+        return name
+
+
+def trajectory(task: Task, attempt: int, version: int, *, fails: bool = False) -> Trajectory:
+    is_action = np.array([False, True, True])
+    tokens = Tokens(
+        token_ids=np.array([1, 2, 3], np.int32),
+        is_action=is_action,
+        logprobs=np.where(is_action, -1.0, np.nan).astype(np.float32),
+        versions=np.where(is_action, version, -1).astype(np.int32),
+        turn=np.where(is_action, 0, -1).astype(np.int32),
+        samplings={0: SAMPLING},
+    )
+    failure = Failure(FailureKind.ENV, "broken", 0) if fails else None
+    end = EndReason.FAILED if fails else EndReason.TERMINATED
+    return Trajectory(task, attempt, (tokens,), (), np.array([float(attempt)]), (TurnEnd.STOP,), end, failure)
+
+
+@dataclass
+class FakeFleet:
+    script: Script
+    sync: "FakeSync"
+    num_restarts: int = 0
+
+    def run(
+        self, work: Sequence[Attempts], sampling: Sampling, should_stop: Callable[[], bool]
+    ) -> Iterator[tuple[int, Group]]:
+        is_eval = len(work[0].numbers) == 1
+        name = self.script.enter("eval" if is_eval else "rollout")
+        if not is_eval and not self.script.is_stopped:
+            self.script.rolled_out.append([attempts.task.id for attempts in work])
+        for place in reversed(range(len(work))):  # the last is done first
+            if should_stop():
+                return
+            task, fails = work[place].task, name == self.script.fail_in
+            yield (
+                place,
+                Group(task, tuple(trajectory(task, n, self.sync.version, fails=fails) for n in work[place].numbers)),
+            )
+
+
+@dataclass
+class FakeSync:
+    version: int = 2
+    fails_at: int | None = None
+
+    def publish(self) -> float:
+        self.version += 1
+        if self.version == self.fails_at:
+            raise EngineDeadError("no replacement is left")
+        return 0.0
+
+
+@dataclass
+class FakeRanks:
+    script: Script
+
+    def batch_logprobs(self, batch: Any, role: str) -> Any:
+        return None if self.script.is_stopped else np.full(batch.num_tokens, -1.0, np.float32)
+
+    def train(self, part: Any, objective: Any, lr: float, *, may_stop: bool) -> dict[str, float] | None:
+        self.script.enter("update")
+        if may_stop and self.script.is_stopped:
+            return None
+        self.script.trained.append(part.num_attempts)
+        return {"policy/lr": lr}
+
+    def save(self, folder: str, tag: str, state: dict[str, Any]) -> None:
+        self.script.enter("save")
+
+
+@dataclass
+class FakeInterrupt:
+    script: Script
+
+    def is_set(self) -> bool:
+        return self.script.is_stopped
+
+
+@dataclass
+class Run:
+    """One run of the loop and what it left."""
+
+    script: Script
+    state: LoopState
+    scores: Scores
+    rows: list[dict[str, Any]]
+    parts: Parts
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    """Run the loop by a script, from the start or from where an earlier run stopped."""
+
+    def go(
+        script: Script,
+        after: Run | None = None,
+        num_steps: int = 4,
+        tasks: Any = TASKS,
+        sync: FakeSync | None = None,
+        **changes: Any,
+    ) -> Run:
+        sync = sync or (FakeSync() if after is None else cast(FakeSync, after.parts.sync))
+        frontier = Frontier(len(tasks), 2, 0, "f")
+        state = LoopState(frontier.state())
+        if after is not None:
+            frontier.restore(after.state.frontier)
+            state = LoopState(after.state.frontier, after.state.step, after.state.optimizer_steps, after.state.step)
+        parts = Parts(
+            tasks=tasks,
+            eval_tasks=[TASKS[8], TASKS[8], TASKS[9]],  # a held-out set may repeat itself
+            frontier=frontier,
+            fleet=cast(Any, FakeFleet(script, sync)),
+            ranks=cast(Any, FakeRanks(script)),
+            sync=cast(Any, sync),
+            objective=Objective("ppo", PolicyOptions(), "token-mean", "off", "truncate", (0.0, 2.0)),
+            schedule=Schedule("linear", 8),
+            checkpoints=CheckpointFolder(tmp_path / "checkpoints", 3),
+            written_by={},
+            folder=RunFolder(tmp_path / "run", resumes=True),
+            progress=Progress(num_steps),
+            interrupt=cast(Any, FakeInterrupt(script)),
+        )
+        numbers: dict[str, Any] = {
+            "batches": BatchPlan(2, 4, 2),
+            "num_steps": num_steps,
+            "num_epochs": 1,
+            "sampling": SAMPLING,
+            "eval_sampling": SAMPLING,
+            "eval_attempts": 1,
+            "eval_every": -1,
+            "eval_at_start": False,
+            "eval_at_end": False,
+            "save_every": -1,
+            "estimator": "group_norm",
+            "no_std_norm": False,
+            "reward_clip": (-10.0, 10.0),
+            "reward_kl_coef": 0.0,
+            "kl_estimator": "k1",
+            "needs_reference": False,
+            "peak_lr": 8.0,
+            "max_failed_fraction": 0.5,
+            "trajectories_per_step": 1,
+        }
+        scores = Scores({}) if after is None else after.scores
+        rows = [] if after is None else after.rows
+        result = script.run = Run(script, state, scores, rows, parts)
+        run_loop(parts, LoopSettings(**(numbers | changes)), state, scores, rows)
+        return result
+
+    return go
+
+
+def test_steps_updates_and_learning_rates(run):
+    done = run(Script())
+    assert (done.state.step, done.state.optimizer_steps, done.state.is_interrupted) == (4, 8, False)
+    assert done.script.trained == [4] * 8
+    # Linear from 8 to 0 over 8 updates, of which a step takes two: (7 + 6) / 2, ...
+    assert [row["policy/lr"] for row in done.rows] == [6.5, 4.5, 2.5, 0.5]
+    assert [row["version"] for row in done.rows] == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("moment", ["rollout 3", "update 5"])
+def test_a_step_that_is_cut_short_leaves_no_trace_and_is_taken_again(run, moment):
+    whole = run(Script()).script.rolled_out
+    first = run(Script(stop_in=moment))
+    assert first.state.is_interrupted
+    assert (first.state.step, first.state.optimizer_steps, len(first.rows)) == (2, 4, 2)
+    second = run(Script(), after=first)
+    assert [row["step"] for row in second.rows] == [1, 2, 3, 4]
+    assert first.script.rolled_out[:2] + second.script.rolled_out == whole
+
+
+def test_a_step_whose_weights_have_moved_is_finished_first(run):
+    whole = run(Script()).script.rolled_out
+    first = run(Script(stop_in="update 6"))  # the second of step 3
+    assert first.script.trained == [4] * 6
+    assert (first.state.step, first.state.optimizer_steps, len(first.rows)) == (3, 6, 3)
+    second = run(Script(), after=first)
+    assert first.script.rolled_out + second.script.rolled_out == whole  # no task is trained on twice
+
+
+def test_an_evaluation_that_is_cut_short_keeps_its_step_and_is_made_up_for(run):
+    whole = run(Script(), eval_every=2).script.rolled_out
+    first = run(Script(stop_in="eval 1"), eval_every=2)
+    assert first.state.is_interrupted
+    assert (first.state.step, len(first.rows), first.scores.by_step) == (2, 2, {})
+    second = run(Script(), after=first, eval_every=2)
+    assert first.script.rolled_out + second.script.rolled_out == whole
+    assert second.scores.by_step == {2: 0.0, 4: 0.0}
+
+
+def test_the_last_evaluation_is_made_up_for(run):
+    first = run(Script(stop_in="eval 2"), eval_at_start=True, eval_at_end=True)
+    assert first.state.is_interrupted
+    assert (first.state.step, sorted(first.scores.by_step)) == (4, [0])
+    second = run(Script(), after=first, eval_at_start=True, eval_at_end=True)
+    assert (second.script.rolled_out, sorted(second.scores.by_step)) == ([], [0, 4])
+
+
+def test_every_few_steps_holds_for_the_last_step_too(run):
+    assert sorted(run(Script(), eval_every=2).scores.by_step) == [2, 4]
+
+
+def test_the_last_step_is_that_of_the_last_task(run):
+    """Where fewer tasks are left than the number of steps says, as after a change of the batch size."""
+    done = run(Script(), num_steps=99, eval_at_end=True)
+    assert done.state.step == 10  # two passes over ten tasks, two at a time
+    assert sorted(done.scores.by_step) == [10]
+
+
+def test_a_step_may_hold_a_task_twice(run):
+    """Three tasks, two passes, four at a time: the second pass begins within the step."""
+    done = run(Script(), tasks=TASKS[:3], num_steps=2, batches=BatchPlan(4, 4, 1))
+    first = done.script.rolled_out[0]
+    assert len(set(first)) == 3 < len(first)
+    assert done.script.trained == [16, 8]
+
+
+def test_too_many_failures_stop_the_run_after_its_last_whole_step(run):
+    script = Script(fail_in="rollout 3")
+    with pytest.raises(TrajectoryError, match=r"8 of 8 attempts .* env: broken"):
+        run(script)
+    assert script.trained == [4] * 4
+    assert (script.run.state.step, script.run.state.frontier.position) == (2, 4)
+
+
+def test_a_step_is_whole_once_its_updates_are_taken_even_if_no_engine_hears_of_it(run):
+    """What is saved then must not have its tasks trained on again."""
+    script = Script()
+    with pytest.raises(EngineDeadError):
+        run(script, sync=FakeSync(fails_at=5))
+    assert script.trained == [4] * 6
+    assert (script.run.state.step, script.run.state.frontier.position) == (3, 6)
+
+
+def test_a_checkpoint_stands_after_a_whole_step_and_is_not_written_twice(run):
+    first = run(Script(stop_in="rollout 3"), save_every=2)
+    save(first.parts, first.state, first.scores)
+    assert first.script.counts["save"] == 1
+    checkpoint, _ = first.parts.checkpoints.newest()
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.state["optimizer_steps"], checkpoint.state["version"]) == (2, 4, 4)
+    assert checkpoint.state["frontier"]["position"] == 4
