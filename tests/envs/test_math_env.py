@@ -54,3 +54,11 @@ def test_tasks_come_from_a_dataset() -> None:
         Math().tasks("train", 0)
     with pytest.raises(ConfigError, match="deadline_s"):
         Math(deadline_s=0)
+
+
+def test_labels_that_cannot_be_read_are_named_before_training():
+    tasks = [Task(id="good", prompt="p", label="\\dfrac{9}{7}"), Task(id="bad", prompt="p", label="\\frac{1}{")]
+    complaints = Math().complaints(tasks)
+    assert len(complaints) == 1
+    assert "'bad'" in complaints[0]
+    assert Math().complaints(tasks[:1]) == []
