@@ -7,7 +7,7 @@ running out of memory or stack is a failure of the grader, not a wrong answer.
 
 import re
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from math import log2
 from typing import Any
 
@@ -32,6 +32,7 @@ Expression = Any  # SymPy is untyped: an expression, relation, set or matrix
 
 MAX_BITS = 200_000  # numbers up to 60,000 digits are computed, larger ones are not
 _MAX_FACTORIAL = 20_000
+_EXACT = Context(prec=MAX_BITS)  # of our own: others set the process's precision, some task generators among them
 _TAIL_CHARS = 2000  # a final answer without a box is looked for at the end of the response
 
 _NORMALIZATION = NormalizationConfig(
@@ -162,7 +163,7 @@ def _links(chain: Expression) -> list[Expression]:
 
 
 def _significant_digits(number: str) -> int:
-    return len(Decimal(number).normalize().as_tuple().digits)
+    return len(Decimal(number).normalize(_EXACT).as_tuple().digits)
 
 
 def _check_size(expression: Expression) -> None:

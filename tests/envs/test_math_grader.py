@@ -1,4 +1,5 @@
 import asyncio
+import decimal
 import math
 import random
 import threading
@@ -370,3 +371,9 @@ async def test_cancelling_leaves_the_grader_usable(grader: MathGrader) -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     assert (await grader.grade(rf"\boxed{{{math.factorial(20)}}}", "20!")).is_correct
+
+
+def test_somebody_elses_decimal_precision_changes_nothing():
+    with decimal.localcontext(prec=3):
+        assert is_right("0.30000000000000004", "0.3")
+        assert not is_right("0.123456", "0.1235")
