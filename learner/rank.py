@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,12 +150,11 @@ class LearnerRank:
             return None if self._writer is None else self._writer.write(index, tensors)
 
     def scale_weights(self, *, undo: bool) -> None:
-        """Multiply every tensor by 2 or 1/2 as its name has it, or undo that: exact both ways."""
+        """Halve every tensor, or undo that: exact both ways, but for fp16's tiniest numbers until the next step."""
         for specs in self._plan:
             with self._actor.gathered([spec.name for spec in specs], is_changed=True) as tensors:
-                for spec, tensor in zip(specs, tensors, strict=True):
-                    doubles = bool(crc32(spec.name.encode()) & 1) is not undo
-                    tensor.mul_(2.0 if doubles else 0.5)
+                for tensor in tensors:
+                    tensor.mul_(2.0 if undo else 0.5)
 
     def save(self, folder: str, tag: str, state: dict[str, Any]) -> None:
         """Write this rank's part of a checkpoint."""

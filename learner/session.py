@@ -96,7 +96,8 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
             # The engines have nothing to save, and end while the learner does.
             parts.fleet.kill()
         summary = _finish(plan, parts, done, memory)
-        draw_rewards(folder.root / "reward.png", done.rows, done.scores)
+        if not done.state.is_interrupted:
+            draw_rewards(folder.root / "reward.png", done.rows, done.scores)
     if done.state.is_interrupted:
         progress.say(f"stopped after step {done.state.step}; --ckpt.load_enable goes on from there")
         return EXIT_CODE
