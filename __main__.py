@@ -1,5 +1,6 @@
 """The command line: `turngym COMMAND ...`, also as `python -m turngym`."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -22,7 +23,13 @@ def _train(arguments: list[str]) -> int:
     config = parse_train(arguments)
     from .learner.run import train
 
-    return train(config, to_yaml(config))
+    code = train(config, to_yaml(config))
+    if code == INTERRUPTED:
+        # All is saved and every process ended; taking torch and Ray apart would keep the user waiting for seconds.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def _envs(arguments: list[str]) -> int:
@@ -35,6 +42,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "envs": _env
 
 USER_MISTAKE = 2  # exit code, as argparse has it
 RUN_FAILED = 1
+INTERRUPTED = 130  # as shells have it for SIGINT
 INTERRUPTED = 130  # as shells have it for SIGINT
 
 

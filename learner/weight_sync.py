@@ -19,8 +19,8 @@ from .batch import Batch
 from .ranks import Ranks
 
 CANARY_TOKENS = 24
-# The engine follows if it is this much nearer to the perturbed weights than to the true ones. On SmolLM2 bf16's noise is
-# 0.01 of that distance; with one layer's attention or MLP, or the tied head, left behind it is 0.17 to 0.32.
+# The engine follows if it is this much nearer to the perturbed weights than to the true ones. On SmolLM2 bf16's noise
+# is 0.01 of that distance; with one layer's attention or MLP, or the tied head, left behind it is 0.17 to 0.32.
 FOLLOWS = 0.1
 
 
@@ -70,9 +70,9 @@ class WeightSync:
     def check_canary(self, prompt_ids: Sequence[int], max_context: int) -> CanaryReport:
         """Send strongly perturbed weights, see the engines follow, and send the true ones.
 
-        Every tensor is halved, tied and fused ones included: exact both ways, a strong change, and a smooth one (doubling
-        makes a network so steep that bf16's rounding looks like a change). Prompt and answer take at most half of the
-        context each.
+        Every tensor is halved, tied and fused ones included: exact both ways, a strong change, and a smooth one
+        (doubling makes a network so steep that bf16's rounding looks like a change). Prompt and answer take at most
+        half of the context each.
 
         Raises:
             WeightSyncError: An engine did not follow.
