@@ -43,7 +43,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "envs": _env
 USER_MISTAKE = 2  # exit code, as argparse has it
 RUN_FAILED = 1
 INTERRUPTED = 130  # as shells have it for SIGINT
-INTERRUPTED = 130  # as shells have it for SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -76,6 +76,8 @@ class LearnerRank:
 
         torch.set_num_threads(self._config.num_threads)
         torch.manual_seed(self._config.seed + self._rank)
+        # torch.load does not look at these sums, and computing them is most of the time of a checkpoint.
+        torch.serialization.set_crc32_options(False)
         if self._config.is_deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
         self._device = init_process_group(self._rank, self._world_size, address, port, self._config.timeout_s)
