@@ -160,6 +160,7 @@ def test_nothing_is_collected_twice(request: pytest.FixtureRequest) -> None:
     assert not [str(path) for path in (ROOT / "tests").rglob("*") if path.is_symlink()]
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_files_and_nothing_else(clean_copy: Path, tmp_path: Path) -> None:
     build(["--wheel"], tmp_path / "out", clean_copy)
     wanted = sorted(f"turngym/{file.as_posix()}" for file in package_files())
@@ -168,6 +169,7 @@ def test_the_wheel_holds_the_package_files_and_nothing_else(clean_copy: Path, tm
     assert wheel_contents(tmp_path / "out") == wanted
 
 
+@pytest.mark.slow
 def test_the_source_distribution_builds_the_same_wheel(clean_copy: Path, tmp_path: Path) -> None:
     build([], tmp_path / "out", clean_copy)  # without arguments `build` makes the wheel from the source distribution
     assert wheel_contents(tmp_path / "out") == sorted(f"turngym/{file.as_posix()}" for file in package_files())

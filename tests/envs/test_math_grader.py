@@ -305,6 +305,7 @@ def grader() -> Iterator[MathGrader]:
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
+@pytest.mark.slow
 async def test_degenerate_answers_neither_freeze_nor_spoil_a_batch(grader: MathGrader) -> None:
     batch = [(str(number), rf"\boxed{{{number}}}") for number in range(56)]
     for position, pair in enumerate(DEGENERATE):
