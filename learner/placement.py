@@ -11,6 +11,7 @@ from ..errors import ConfigError
 from ..executors.fleet import Fleet
 from ..executors.rollout_actor import RolloutActor, RolloutConfig
 from ..executors.transports import sweep_leftovers
+from .guardian import Guardian
 from .rank import LearnerRank, RankConfig
 from .ranks import CONTROL_GROUP, Ranks
 
@@ -55,8 +56,10 @@ class Cluster:
         if self._is_private:
             os.environ.setdefault("RAY_AUTH_MODE", "disabled")
             os.environ.setdefault("RAY_worker_niceness", "0")  # actors are the run here, not guests
+        self._guardian: Guardian | None = None
         local: dict[str, Any] = {}
         if self._is_private:
+            self._guardian = Guardian()
             local = {
                 # Engines and ranks take turns, so more of them than cores may share a small machine.
                 "num_cpus": max(os.cpu_count() or 1, 64),
@@ -127,6 +130,8 @@ class Cluster:
                 process.kill()
         psutil.wait_procs(alive, timeout=END_TIMEOUT_S)
         sweep_leftovers()  # of a rank that was killed
+        if self._guardian is not None:
+            self._guardian.dismiss()
 
 
 def plan_layout(

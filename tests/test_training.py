@@ -259,5 +259,5 @@ def test_a_killed_driver_leaves_no_process(options, tmp_path):
     finally:
         process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(children, timeout=60)
+    _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive, alive
