@@ -75,12 +75,15 @@ class Env(_TaskSource, gymnasium.Env[Observation, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode.
+        """Begin an episode; called through `super()` it seeds `self.np_random`, as Gymnasium's does.
 
         Returns:
             The first observation and an info dict.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define reset")
+        if type(self).reset is Env.reset:
+            raise NotImplementedError(f"{type(self).__name__} must define reset")
+        gymnasium.Env.reset(self, seed=seed)
+        return "", {}
 
     def step(self, action: str) -> StepResult:
         """Answer the model's action (an `Action` under an executor).
@@ -115,7 +118,9 @@ class AsyncEnv(_TaskSource):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; see `Env.reset`."""
-        raise NotImplementedError(f"{type(self).__name__} must define reset")
+        if type(self).reset is AsyncEnv.reset:
+            raise NotImplementedError(f"{type(self).__name__} must define reset")
+        return "", {}
 
     async def step(self, action: str) -> StepResult:
         """Answer the model's action; see `Env.step`."""

@@ -105,6 +105,22 @@ def check_packable(config: "PretrainedConfig", max_tokens: int) -> None:
         raise ConfigError(f"model type {text.model_type!r} has {'; and '.join(found)}{ADVICE}")
 
 
+def check_context(config: "PretrainedConfig", max_tokens: int) -> None:
+    """Refuse a longer context than the model was made for; scaled rotary embeddings are the engine's to judge.
+
+    Raises:
+        ConfigError: It names the longest context.
+    """
+    text = config.get_text_config()
+    positions: int | None = getattr(text, "max_position_embeddings", None)
+    is_scaled = any(rope.get("rope_type", "default") != "default" for rope in _ropes(text))
+    if positions is not None and max_tokens > positions and not is_scaled:
+        raise ConfigError(
+            f"--data.max_len is {max_tokens}, and the model was made for {positions} tokens: "
+            f"give --data.max_len {positions} or less"
+        )
+
+
 def _ropes(text: "PretrainedConfig") -> list[dict[str, Any]]:
     """Return the rotary parameters: one set, or one for each kind of layer."""
     parameters = getattr(text, "rope_parameters", None) or {}

@@ -16,7 +16,7 @@ from ..agents.tokenizer import load_tokenizer
 from ..errors import ConfigError, EngineError, TrajectoryError
 from ..executors.fleet import Fleet
 from ..executors.ray_calls import call_all
-from .attention import check_packable
+from .attention import check_context, check_packable
 from .checkpoint import Checkpoint, CheckpointFolder
 from .from_settings import engine_dtype, loop_settings, objective, rank_config, rollout_config, schedule
 from .frontier import Frontier, FrontierState
@@ -108,6 +108,7 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
 def _plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     """Look at everything that can be wrong before a process starts or a folder is touched."""
     model_config = _model_config(inputs.model)
+    check_context(model_config, settings.data.max_len)
     check_packable(model_config, settings.data.max_len)
     engine_dtype(settings)
     tokenizer = load_tokenizer(inputs.model)

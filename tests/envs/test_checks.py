@@ -263,3 +263,38 @@ def test_the_users_mistake_is_not_the_environments() -> None:
 def test_given_tasks_stand_in_for_the_environments_own() -> None:
     tasks = [Task(id=str(number), seed=number) for number in range(3)]
     assert check_env(EnvFactory("it", with_tasks(lambda split, seed: 1 / 0)), tasks) == []
+
+
+class GymnasiumStyle(Env):
+    """As Gymnasium's tutorials write `reset`: seeded through `super()`, the task unread."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.secret = int(self.np_random.integers(1000))
+        return f"reset {self.secret}", {}
+
+    def step(self, action):
+        return "", 1.0, True, False, {}
+
+
+class GymnasiumStyleAsync(AsyncEnv):
+    async def reset(self, *, seed=None, options=None):
+        await super().reset(seed=seed)
+        return f"reset {seed}", {}
+
+    async def step(self, action):
+        return "", 1.0, True, False, {}
+
+
+@pytest.mark.parametrize("env", [GymnasiumStyle, GymnasiumStyleAsync])
+def test_reset_may_call_super_as_in_gymnasium(env):
+    assert not check_env(EnvFactory(env.__name__, env, {}))
+    assert GymnasiumStyle().reset(seed=5) == GymnasiumStyle().reset(seed=5)
+
+
+def test_an_environment_without_reset_is_told_so():
+    class Without(Env):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Without must define reset"):
+        Without().reset(seed=1)

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from turngym.errors import ConfigError
-from turngym.learner.attention import PACKED, check_packable, packed_attention, packed_calls
+from turngym.learner.attention import PACKED, check_context, check_packable, packed_attention, packed_calls
 
 LENGTHS = [7, 23, 1, 12, 23, 2]
 SMALL = {
@@ -194,6 +194,15 @@ def test_models_that_cannot_be_packed_are_named_before_they_run(config, message)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_models_that_can_be_packed_pass(name):
     check_packable(CONFIGS[name], max_tokens=100)
+
+
+def test_a_longer_context_than_the_models_is_refused():
+    config = LlamaConfig(**SMALL)
+    check_context(config, max_tokens=64)
+    with pytest.raises(ConfigError, match="--data.max_len 64 or less"):
+        check_context(config, max_tokens=65)
+    stretched = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
+    check_context(LlamaConfig(**SMALL, rope_parameters=stretched), max_tokens=256)
 
 
 def test_sinks_are_seen_when_the_model_runs():
