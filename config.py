@@ -15,9 +15,11 @@ from .learner.options import (
     ActorOptions,
     AlgoOptions,
     CkptOptions,
+    CriticOptions,
     DsOptions,
     LoggerOptions,
     RefOptions,
+    TeacherOptions,
     TrainOptions,
 )
 from .registry import nearest
@@ -35,6 +37,8 @@ class TrainConfig:
     """Its own arguments, given as --agent_args.KEY VALUE."""
     actor: ActorOptions = field(default_factory=ActorOptions)
     """The model that is trained."""
+    critic: CriticOptions = field(default_factory=CriticOptions)
+    """The model that estimates values."""
     data: DataOptions = field(default_factory=DataOptions)
     """Tasks from a dataset."""
     reward: RewardOptions = field(default_factory=RewardOptions)
@@ -53,6 +57,8 @@ class TrainConfig:
     """DeepSpeed."""
     ref: RefOptions = field(default_factory=RefOptions)
     """The reference model."""
+    teacher: TeacherOptions = field(default_factory=TeacherOptions)
+    """The model to distil from."""
     env_pool: EnvPoolOptions = field(default_factory=EnvPoolOptions)
     """Synchronous environments."""
     ckpt: CkptOptions = field(default_factory=CkptOptions)

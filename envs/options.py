@@ -35,8 +35,27 @@ class RewardOptions:
     """A Python file with reward_func(queries, prompts, labels, **kwargs), or HTTP URLs, comma-separated."""
     timeout_s: float = 180.0
     """Deadline of one call."""
+    model_name_or_path: str | None = None
+    """A reward model (a Hugging Face sequence classifier of one label) that scores whole episodes."""
+    num_nodes: int = 1
+    """Nodes for the reward model's own ranks."""
+    num_gpus_per_node: int | None = None
+    """Ranks of its own per node; by default it shares the actor's."""
+    offload: bool = False
+    """Keep the reward model in host memory between uses."""
+    weights: tuple[float, ...] = ()
+    """Weights of the sources that are given: environment or remote_url first, then the reward model; by default 1
+    each, the environment's 0 where it has no reward of its own."""
+    normalize_enable: bool = False
+    """Subtract the mean and divide by the deviation that the reward model's configuration holds."""
     clip_range: tuple[float, float] = (-10.0, 10.0)
     """Rewards are clipped to this range before the baseline."""
+    overlong_buffer_len: float | None = None
+    """Tokens before the limit over which a penalty for length grows (DAPO, arXiv:2503.14476); None for none."""
+    overlong_penalty_factor: float = 1.0
+    """The penalty at the limit."""
+    stop_properly_penalty_coef: float | None = None
+    """What an attempt that was cut off keeps of a positive reward, 0 to 1; a negative value is its reward."""
 
 
 @dataclass(frozen=True)

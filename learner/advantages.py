@@ -4,7 +4,7 @@ Groups go by their number, never by position. What failed is absent from every s
 float32 the rounding of a mean, divided by a tiny deviation, becomes an advantage of 60 for equal rewards.
 """
 
-# A attempts, G groups, M action tokens
+# A attempts, G groups, M action tokens, T turns
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +34,16 @@ class AdvantageInputs:
         turn_M: int64, its turn; the order of turns is the order of an attempt's tokens in time.
         penalty_M: float64, subtracted from the reward at each token (coefficient times KL); 0 without one.
         no_std_norm: Do not divide by a standard deviation.
+        sequence_M: int64, the sequence each action token lies in; by default all of an attempt's lie in one.
+        turn_rewards_AT: float64, each turn's share of the attempt's reward; 0 past its last turn.
+        states_AT: int64, the state each turn began in; equal numbers are equal states, -1 is none.
+        values_M: float64, the critic's estimate before each action token.
+        policy_logprobs_M: float64, of the policy that the step starts from.
+        teacher_logprobs_M: float64, of the teacher.
+        gamma: Discount.
+        lambd: Trace decay of gae.
+        credit: Which reward a turn answers for: `outcome`, `discounted`, `turn` or `turn_group`.
+        turn_group_weight: Weight of the turns' advantage beside the episodes' under `turn_group`.
     """
 
     rewards_A: Floats
@@ -43,6 +53,16 @@ class AdvantageInputs:
     turn_M: Ints
     penalty_M: Floats
     no_std_norm: bool = False
+    sequence_M: Ints | None = None
+    turn_rewards_AT: Floats | None = None
+    states_AT: Ints | None = None
+    values_M: Floats | None = None
+    policy_logprobs_M: Floats | None = None
+    teacher_logprobs_M: Floats | None = None
+    gamma: float = 1.0
+    lambd: float = 1.0
+    credit: str = "outcome"
+    turn_group_weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not len(self.rewards_A) == len(self.is_valid_A) == len(self.group_A):
@@ -77,10 +97,11 @@ class Groups:
 
 @dataclass(frozen=True)
 class Advantages:
-    """One advantage per action token, and what to log."""
+    """One advantage per action token, what to log, and what a critic is to learn."""
 
     advantages_M: Floats
     metrics: dict[str, float]
+    returns_M: Floats | None = None
 
 
 ESTIMATORS: Registry[Callable[[AdvantageInputs], Floats]] = Registry("advantage estimator")

@@ -33,6 +33,9 @@ class Batch:
         advantages: float32 [N]; 0 off actions.
         old_logprobs: float32 [N], of the learner's policy before the first step on this batch.
         ref_logprobs: float32 [N], of the reference model.
+        teacher_logprobs: float32 [N], of the teacher.
+        values: float32 [N], the critic's estimate of what follows from before the token on; 0 off actions.
+        returns: float32 [N], what the critic learns to estimate; 0 off actions.
     """
 
     token_ids: NDArray[np.int32]
@@ -46,6 +49,9 @@ class Batch:
     advantages: NDArray[np.float32]
     old_logprobs: NDArray[np.float32] | None = None
     ref_logprobs: NDArray[np.float32] | None = None
+    teacher_logprobs: NDArray[np.float32] | None = None
+    values: NDArray[np.float32] | None = None
+    returns: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         wrong = {name: len(array) for name, array in self._token_arrays().items() if len(array) != self.num_tokens}
@@ -116,6 +122,18 @@ class Batch:
     def with_ref_logprobs(self, logprobs_N: ArrayLike) -> "Batch":
         """Return the batch with the reference model's logprobs."""
         return replace(self, ref_logprobs=np.asarray(logprobs_N, dtype=np.float32))
+
+    def with_teacher_logprobs(self, logprobs_N: ArrayLike) -> "Batch":
+        """Return the batch with the teacher's logprobs."""
+        return replace(self, teacher_logprobs=np.asarray(logprobs_N, dtype=np.float32))
+
+    def with_values(self, values_N: ArrayLike) -> "Batch":
+        """Return the batch with the critic's values before its first step."""
+        return replace(self, values=np.asarray(values_N, dtype=np.float32))
+
+    def with_returns(self, returns_M: ArrayLike) -> "Batch":
+        """Return the batch with one return per action token, in their order here."""
+        return replace(self, returns=self._spread(returns_M, "returns"))
 
     def _spread(self, values_M: ArrayLike, name: str) -> NDArray[np.float32]:
         values = np.asarray(values_M, dtype=np.float32)

@@ -108,7 +108,7 @@ def objective(settings: TrainSettings) -> Objective:
     return Objective(
         policy_loss=with_absolute_file(actor.policy_loss_type),
         policy=PolicyOptions(low, high, actor.dual_clip),
-        aggregation=with_absolute_file(actor.loss_agg_mode),
+        aggregation=with_absolute_file(actor.loss_agg_mode or "token-mean"),
         correction_level=advantage.is_correction_level,
         correction_mode=advantage.is_correction_mode,
         correction_bounds=(bounds[0], bounds[1]),

@@ -71,7 +71,8 @@ def _check_names(settings: TrainSettings) -> None:
     advantage, rollout = settings.algo.advantage, settings.rollout
     ESTIMATORS[advantage.estimator]
     POLICY_LOSSES[settings.actor.policy_loss_type]
-    LOSS_AGGREGATIONS[settings.actor.loss_agg_mode]
+    if settings.actor.loss_agg_mode is not None:
+        LOSS_AGGREGATIONS[settings.actor.loss_agg_mode]
     level, mode = advantage.is_correction_level, advantage.is_correction_mode
     CORRECTIONS["off" if level == "off" else f"{level}/{mode}"]
     if rollout.top_p < 1:

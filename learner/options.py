@@ -19,6 +19,20 @@ class AdamOptions:
 
 
 @dataclass(frozen=True)
+class MuonOptions:
+    """Muon for the weight matrices, AdamW for the rest (https://kellerjordan.github.io/posts/muon/)."""
+
+    lr: float = 0.02
+    """Peak learning rate of the matrices; the rest has adam.lr."""
+    momentum: float = 0.95
+    """Decay of the momentum."""
+    ns_steps: int = 5
+    """Newton-Schulz iterations."""
+    nesterov: bool = True
+    """Look ahead along the momentum."""
+
+
+@dataclass(frozen=True)
 class ActorOptions:
     """The model that is trained."""
 
@@ -28,10 +42,14 @@ class ActorOptions:
     """Nodes for the learner."""
     num_gpus_per_node: int | None = None
     """Learner ranks per node; by default the GPUs found, or one rank without GPU."""
-    adam: AdamOptions = field(default_factory=AdamOptions)
+    optim: Literal["adam", "muon"] = "adam"
     """Optimiser."""
-    lr_scheduler: Literal["cosine_with_min_lr", "constant_with_warmup", "linear"] = "cosine_with_min_lr"
-    """Shape of the learning rate after the warm-up."""
+    adam: AdamOptions = field(default_factory=AdamOptions)
+    """AdamW, and what Muon leaves to it."""
+    muon: MuonOptions = field(default_factory=MuonOptions)
+    """Muon."""
+    lr_scheduler: str = "cosine_with_min_lr"
+    """Shape of the learning rate after the warm-up: a scheduler of transformers."""
     lr_warmup_ratio: float = 0.03
     """Share of all optimiser steps spent warming up."""
     min_lr_ratio: float = 0.1
@@ -40,16 +58,56 @@ class ActorOptions:
     """Gradients are clipped to this norm."""
     policy_loss_type: str = "ppo"
     """Policy loss."""
-    loss_agg_mode: str = "token-mean"
-    """How token losses become one number."""
+    loss_agg_mode: str | None = None
+    """How token losses become one number; by default token-mean, and seq-mean-token-sum-norm for dr_grpo."""
+    loss_agg_length: int | None = None
+    """Tokens per attempt in the denominator of seq-mean-token-sum-norm; by default the most that an attempt may sample."""
     eps_clip: float = 0.2
     """Clip range of the ratio on both sides."""
     eps_clip_low_high: tuple[float, float] | None = None
     """Clip range below and above 1; overrides eps_clip."""
     dual_clip: float | None = None
     """Lower bound of the objective for negative advantages (arXiv:1912.09729)."""
+    sapo_temperatures: tuple[float, float] = (1.0, 1.05)
+    """Steepness of sapo's gate for positive and for negative advantages (arXiv:2511.20347)."""
+    entropy_coef: float | None = None
+    """Weight of the entropy bonus; None leaves it out, 0 only measures it."""
+    aux_loss_coef: float = 0.0
+    """Weight of the load-balancing loss of a mixture of experts."""
     gradient_checkpointing_enable: bool = False
     """Recompute activations in the backward pass."""
+
+
+@dataclass(frozen=True)
+class CriticOptions:
+    """The model that estimates values; only gae has one."""
+
+    model_name_or_path: str | None = None
+    """A Hugging Face folder or hub name; by default the reward model's, else the actor's, with a new head."""
+    num_nodes: int = 1
+    """Nodes for the critic's own ranks."""
+    num_gpus_per_node: int | None = None
+    """Ranks of its own per node; by default it shares the actor's."""
+    optim: Literal["adam", "muon"] = "adam"
+    """Optimiser."""
+    adam: AdamOptions = field(default_factory=lambda: AdamOptions(lr=9e-6))
+    """AdamW, and what Muon leaves to it."""
+    muon: MuonOptions = field(default_factory=MuonOptions)
+    """Muon."""
+    lr_scheduler: str = "cosine_with_min_lr"
+    """Shape of the learning rate after the warm-up: a scheduler of transformers."""
+    lr_warmup_ratio: float = 0.03
+    """Share of all optimiser steps spent warming up."""
+    min_lr_ratio: float = 0.1
+    """Lowest learning rate as a share of the peak."""
+    max_norm: float = 1.0
+    """Gradients are clipped to this norm."""
+    value_clip: float | None = 0.5
+    """Clip range of a value around the value before the step; None clips nothing."""
+    freezing_steps: int = -1
+    """Steps in which only the critic learns."""
+    save_value_network: bool = False
+    """Write the critic as a Hugging Face folder at the end."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +116,30 @@ class AdvantageOptions:
 
     estimator: str = "group_norm"
     """Advantage estimator."""
+    gamma: float = 1.0
+    """Discount of later rewards, per token or per turn as the credit has it."""
+    lambd: float = 1.0
+    """Trace decay of gae (arXiv:1506.02438)."""
+    credit: Literal["outcome", "discounted", "turn", "turn_group"] = "outcome"
+    """Which reward a turn answers for: the episode's, the same discounted by the turns to the end, its own and later
+    ones, or its own against turns from the same state in sibling attempts (GiGPO, arXiv:2505.10978)."""
+    turn_group_weight: float = 1.0
+    """Weight of the advantage of turns beside that of episodes under turn_group."""
     no_std_norm: bool = False
     """Do not divide by the standard deviation."""
-    is_correction_level: Literal["off", "token"] = "token"
-    """Importance-sampling correction between the engine's policy and the learner's."""
-    is_correction_mode: str = "truncate"
-    """What is done outside the threshold."""
+    mask_truncated: bool = False
+    """Leave attempts that ended at a limit out of the loss and of the statistics (DAPO, arXiv:2503.14476)."""
+    is_correction_level: Literal["off", "token", "seq", "geometric"] = "token"
+    """What is weighed between the engine's policy and the learner's: tokens, sequences by the product of their
+    ratios, or by its geometric mean."""
+    is_correction_mode: Literal["mask", "clip", "truncate"] = "truncate"
+    """Outside the threshold: leave out, clip at both ends, or clip from above."""
+    is_correction_gating: Literal["ratio", "binary_kl", "tv"] = "ratio"
+    """What the threshold of mask bounds."""
     is_correction_threshold: tuple[float, ...] = (0.0, 2.0)
-    """Lower and upper bound of the weight."""
+    """Lower and upper bound."""
+    is_correction_type: Literal["tis", "icepop", "seq-mask-tis"] | None = None
+    """An older name for a level and a mode."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +152,12 @@ class KlOptions:
     """Estimator (http://joschu.net/blog/kl-approx.html)."""
     use_loss: bool = False
     """Put the KL into the loss; otherwise into the reward of each token."""
+    unbiased_gradient: bool = False
+    """Weigh the KL in the loss by the policy's ratio, whose gradient is then that of the true KL (DeepSeek-V3.2)."""
+    target: float | None = None
+    """Adapt the coefficient so that the KL comes near this (arXiv:1909.08593); None keeps it fixed."""
+    horizon: int = 10_000
+    """Attempts over which the coefficient adapts."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +168,26 @@ class AlgoOptions:
     """Advantages."""
     kl: KlOptions = field(default_factory=KlOptions)
     """KL to the reference."""
+    dynamic_filtering_enable: bool = False
+    """Leave out tasks whose attempts all score alike."""
+    dynamic_filtering_range: tuple[float, float] | None = None
+    """Leave out also tasks whose mean score does not lie strictly between these bounds."""
+
+
+@dataclass(frozen=True)
+class LoraOptions:
+    """Low-rank adapters in the actor (arXiv:2106.09685)."""
+
+    rank: int = 0
+    """Rank of the adapters; 0 trains all weights."""
+    alpha: int = 16
+    """Scale of the adapters: alpha / rank."""
+    target_modules: tuple[str, ...] = ("all-linear",)
+    """Which layers have one."""
+    dropout: float = 0.0
+    """Dropout before the adapters; only 0 keeps the policy that sampled and the one that learns the same."""
+    sync: Literal["merged", "adapter"] = "merged"
+    """How engines get them: merged into the weights, or as adapters."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +198,14 @@ class DsOptions:
     """ZeRO stage; 3 shards parameters, gradients and optimiser state over the ranks."""
     param_dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
     """Dtype of the forward pass; the optimiser keeps fp32 masters."""
+    adam_offload: bool = False
+    """Keep the optimiser's state in host memory and step there."""
+    lora: LoraOptions = field(default_factory=LoraOptions)
+    """Adapters instead of all weights."""
+    load_in_4bit: bool = False
+    """Hold the frozen weights under adapters in 4 bits (QLoRA, arXiv:2305.14314)."""
+    value_head_prefix: str = "score"
+    """Name of the head of critics and reward models."""
     timeout_s: float = 600.0
     """Deadline of one collective, and of a rank's silence."""
 
@@ -106,8 +214,24 @@ class DsOptions:
 class RefOptions:
     """The reference model: the actor's first weights."""
 
+    num_nodes: int = 1
+    """Nodes for the reference's own ranks."""
+    num_gpus_per_node: int | None = None
+    """Ranks of its own per node; by default it shares the actor's."""
     offload: bool = False
     """Keep it in host memory between uses."""
+
+
+@dataclass(frozen=True)
+class TeacherOptions:
+    """The model that the estimator on_policy_distill learns from, served by an engine."""
+
+    model_name_or_path: str | None = None
+    """A Hugging Face folder or hub name with the actor's vocabulary."""
+    num_engines: int = 1
+    """Engines that serve it."""
+    gpu_memory_utilization: float = 0.3
+    """Each one's share of a GPU's memory."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +240,12 @@ class TrainOptions:
 
     batch_size: int = 128
     """Attempts per optimiser step."""
-    micro_batch_tokens: int = 4096
+    dynamic_batch_enable: bool = True
+    """Fill each forward pass by tokens; otherwise it takes micro_batch_size sequences."""
+    max_tokens_per_gpu: int = 4096
     """Most tokens packed into one forward pass; a longer sequence goes alone."""
+    micro_batch_size: int = 1
+    """Sequences in one forward pass where dynamic_batch_enable is off."""
     max_epochs: int = 1
     """Passes over each batch of rollouts."""
     num_episodes: int = 1
@@ -128,6 +256,10 @@ class TrainOptions:
     """Seed of task order, initialisation and, under full determinism, sampling."""
     full_determinism_enable: bool = False
     """Seed every request by task, attempt and turn, and use deterministic kernels."""
+    enable_ema: bool = False
+    """Keep a moving average of the actor's weights, and write it beside the final model."""
+    ema_beta: float = 0.992
+    """Share of the average that stays at each step."""
     colocate_all: bool = False
     """Share the GPU between engine and learner; with one GPU that is always so."""
     max_failed_fraction: float = 0.5

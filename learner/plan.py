@@ -38,7 +38,8 @@ def plan_batches(
         "--train.batch_size": train.batch_size,
         "--train.max_epochs": train.max_epochs,
         "--train.num_episodes": train.num_episodes,
-        "--train.micro_batch_tokens": train.micro_batch_tokens,
+        "--train.max_tokens_per_gpu": train.max_tokens_per_gpu,
+        "--train.micro_batch_size": train.micro_batch_size,
         "--rollout.max_turns": rollout.max_turns,
     }
     for option, value in counts.items():

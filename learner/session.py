@@ -168,7 +168,7 @@ def _start(
     ranks = cluster.ranks(
         rank_config(settings, inputs, layout),
         layout,
-        micro_batch_tokens=settings.train.micro_batch_tokens,
+        micro_batch_tokens=settings.train.max_tokens_per_gpu,
         timeout_s=settings.ds.timeout_s,
     )
     stack.callback(ranks.close)

@@ -5,7 +5,17 @@ from typing import Any, Protocol
 
 from ..envs.options import DataOptions, EnvPoolOptions, RewardOptions
 from ..executors.options import EvalOptions, RolloutOptions, VllmOptions
-from .options import ActorOptions, AlgoOptions, CkptOptions, DsOptions, LoggerOptions, RefOptions, TrainOptions
+from .options import (
+    ActorOptions,
+    AlgoOptions,
+    CkptOptions,
+    CriticOptions,
+    DsOptions,
+    LoggerOptions,
+    RefOptions,
+    TeacherOptions,
+    TrainOptions,
+)
 
 
 class TrainSettings(Protocol):
@@ -17,6 +27,8 @@ class TrainSettings(Protocol):
     def agent_args(self) -> Mapping[str, Any]: ...  # noqa: D102
     @property
     def actor(self) -> ActorOptions: ...  # noqa: D102
+    @property
+    def critic(self) -> CriticOptions: ...  # noqa: D102
     @property
     def data(self) -> DataOptions: ...  # noqa: D102
     @property
@@ -35,6 +47,8 @@ class TrainSettings(Protocol):
     def ds(self) -> DsOptions: ...  # noqa: D102
     @property
     def ref(self) -> RefOptions: ...  # noqa: D102
+    @property
+    def teacher(self) -> TeacherOptions: ...  # noqa: D102
     @property
     def env_pool(self) -> EnvPoolOptions: ...  # noqa: D102
     @property
