@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -184,7 +184,7 @@ def _merged(options: T, content: dict[str, Any], path: str, prefix: str) -> T:
 
 def _typed(value: Any, hint: Any, name: str) -> Any:
     """Return a YAML value as its option has it: lists become tuples, whole numbers floats; refuse what does not fit."""
-    kinds = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+    kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
     for kind in kinds:
         fitted = _fitted(value, kind)
         if fitted is not None or (value is None and kind is NoneType):

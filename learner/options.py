@@ -61,7 +61,7 @@ class ActorOptions:
     loss_agg_mode: str | None = None
     """How token losses become one number; by default token-mean, and seq-mean-token-sum-norm for dr_grpo."""
     loss_agg_length: int | None = None
-    """Tokens per attempt in the denominator of seq-mean-token-sum-norm; by default the most that an attempt may sample."""
+    """Tokens per attempt in the denominator of seq-mean-token-sum-norm; by default the most that one may sample."""
     eps_clip: float = 0.2
     """Clip range of the ratio on both sides."""
     eps_clip_low_high: tuple[float, float] | None = None
@@ -132,7 +132,7 @@ class AdvantageOptions:
     is_correction_level: Literal["off", "token", "seq", "geometric"] = "token"
     """What is weighed between the engine's policy and the learner's: tokens, sequences by the product of their
     ratios, or by its geometric mean."""
-    is_correction_mode: Literal["mask", "clip", "truncate"] = "truncate"
+    is_correction_mode: str = "truncate"
     """Outside the threshold: leave out, clip at both ends, or clip from above."""
     is_correction_gating: Literal["ratio", "binary_kl", "tv"] = "ratio"
     """What the threshold of mask bounds."""

@@ -199,7 +199,7 @@ def test_models_that_can_be_packed_pass(name):
 def test_a_longer_context_than_the_models_is_refused():
     config = LlamaConfig(**SMALL)
     check_context(config, max_tokens=64)
-    with pytest.raises(ConfigError, match="--data.max_len 64 or less"):
+    with pytest.raises(ConfigError, match=r"--data\.max_len 64 or less"):
         check_context(config, max_tokens=65)
     stretched = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
     check_context(LlamaConfig(**SMALL, rope_parameters=stretched), max_tokens=256)
