@@ -75,13 +75,14 @@ def run_loop(
             metrics |= advantage_metrics
 
             # 4. Optimiser steps.
+            updates = state.optimizer_steps
             with progress.stage("train", seconds):
                 taken = _train(parts, settings, state, batch)
             metrics |= taken
             state.step, state.frontier = step, frontier.state()  # from here on the step is whole, whatever follows
 
             # 5. The engines get the new weights, if there are any.
-            if taken:
+            if state.optimizer_steps > updates:
                 with progress.stage("sync", seconds):
                     parts.sync.publish()
 
@@ -113,11 +114,12 @@ def save(parts: Parts, state: LoopState, scores: Scores) -> None:
     if state.saved_step == state.step:
         return
     tag = parts.checkpoints.begin(state.step)
-    parts.ranks.save(str(parts.checkpoints.root), tag, {"step": state.step})
+    parts.roles.save(str(parts.checkpoints.root), tag, {"step": state.step})
     parts.checkpoints.finish(
         state.step,
         {
             "optimizer_steps": state.optimizer_steps,
+            "critic_steps": state.critic_steps,
             "version": parts.sync.version,
             "written_by": parts.written_by,
             "frontier": asdict(state.frontier),
@@ -142,9 +144,11 @@ def _roll_out(parts: Parts, settings: LoopSettings, tasks: Sequence[Task]) -> li
 def _score(parts: Parts, settings: LoopSettings, batch: Batch) -> Batch:
     updates = settings.batches.optimizer_steps * settings.num_epochs
     if updates > 1 or settings.reward_kl_coef:
-        batch = batch.with_old_logprobs(_known(parts.ranks.batch_logprobs(batch, "actor")))
+        batch = batch.with_old_logprobs(_known(parts.roles["actor"].batch_scores(batch, "actor")))
     if settings.needs_reference:
-        batch = batch.with_ref_logprobs(_known(parts.ranks.batch_logprobs(batch, "reference")))
+        batch = batch.with_ref_logprobs(_known(parts.roles["reference"].batch_scores(batch, "reference")))
+    if "critic" in parts.roles:
+        batch = batch.with_values(_known(parts.roles["critic"].batch_scores(batch, "critic")))
     return batch
 
 
@@ -180,17 +184,24 @@ def _train(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch)
     A step may only be left before its first update: from then on the weights have moved, and it is finished.
     """
     taken: list[dict[str, float]] = []
+    is_frozen = state.step < settings.freezing_steps
     for _ in range(settings.num_epochs):
         for part in _mini_batches(batch, settings.batches.optimizer_steps):
+            if "critic" in parts.roles and part.num_actions:
+                lr = settings.critic_peak_lr * parts.critic_schedule.factor(state.critic_steps + 1)
+                critic = parts.roles["critic"]
+                taken.append(
+                    _finished(critic.train(part, parts.value_objective, lr, role="critic", may_stop=not taken))
+                )
+                state.critic_steps += 1
+            if is_frozen:
+                continue
             if not (part.advantages != 0).any() and not parts.objective.needs_all_sequences:
                 parts.progress.say("no attempt differs from its siblings: this update has no gradient and is skipped")
                 continue
             lr = settings.peak_lr * parts.schedule.factor(state.optimizer_steps + 1)
-            metrics = parts.ranks.train(part, parts.objective, lr, may_stop=not taken)
-            if metrics is None:
-                raise InterruptedStepError
+            taken.append(_finished(parts.roles["actor"].train(part, parts.objective, lr, may_stop=not taken)))
             state.optimizer_steps += 1
-            taken.append(metrics)
     names = {name for metrics in taken for name in metrics}
     return {name: float(np.mean([m[name] for m in taken if name in m])) for name in sorted(names)}
 
@@ -240,6 +251,12 @@ def _mini_batches(batch: Batch, count: int) -> list[Batch]:
 
 def _kept(trajectories: Sequence[Trajectory], count: int) -> Sequence[Trajectory]:
     return trajectories if count < 0 else trajectories[:count]
+
+
+def _finished(metrics: dict[str, float] | None) -> dict[str, float]:
+    if metrics is None:
+        raise InterruptedStepError
+    return metrics
 
 
 def _known(logprobs_N: NDArray[np.float32] | None) -> NDArray[np.float32]:

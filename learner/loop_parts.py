@@ -12,9 +12,10 @@ from .interrupt import Interrupt
 from .objective import Objective
 from .plan import BatchPlan
 from .progress import Progress
-from .ranks import Ranks
+from .roles import Roles
 from .run_folder import RunFolder
 from .schedule import Schedule
+from .value_loss import ValueObjective
 from .weight_sync import WeightSync
 
 
@@ -39,6 +40,8 @@ class LoopSettings:
     kl_estimator: str
     needs_reference: bool
     peak_lr: float
+    critic_peak_lr: float
+    freezing_steps: int  # first steps, in which only the critic learns
     max_failed_fraction: float
     trajectories_per_step: int
 
@@ -50,7 +53,8 @@ class LoopState:
     Attributes:
         frontier: Which tasks come next. Those of a step that was cut short are handed out again.
         step: Steps done.
-        optimizer_steps: Updates of the weights.
+        optimizer_steps: Updates of the actor's weights.
+        critic_steps: Updates of the critic's.
         saved_step: The step of the newest checkpoint; None without one.
         is_interrupted: The run was asked to stop before its end.
     """
@@ -58,6 +62,7 @@ class LoopState:
     frontier: FrontierState
     step: int = 0
     optimizer_steps: int = 0
+    critic_steps: int = 0
     saved_step: int | None = None
     is_interrupted: bool = False
 
@@ -70,10 +75,12 @@ class Parts:
     eval_tasks: Sequence[Task]
     frontier: Frontier
     fleet: Fleet
-    ranks: Ranks
+    roles: Roles
     sync: WeightSync
     objective: Objective
     schedule: Schedule
+    value_objective: ValueObjective
+    critic_schedule: Schedule
     checkpoints: CheckpointFolder
     written_by: dict[str, str | int]  # what a checkpoint can only be read by
     folder: RunFolder

@@ -8,6 +8,7 @@ from .options import AdvantageOptions, TrainOptions
 
 # Estimators that compare the attempts at one task with each other.
 GROUP_ESTIMATORS = ("group_norm", "reinforce_baseline")
+NEEDS_VALUES = ("gae",)
 
 
 @dataclass(frozen=True)

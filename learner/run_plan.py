@@ -1,0 +1,75 @@
+"""What is settled before any process starts or a folder is touched, and everything that can be wrong by then."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ..agents.chat import agent_for
+from ..agents.tokenizer import load_tokenizer
+from ..errors import ConfigError
+from .attention import check_context, check_packable
+from .from_settings import engine_dtype, objective, schedule
+from .inputs import Inputs, count_steps
+from .objective import Objective
+from .role_plan import GroupPlan, plan_roles
+from .schedule import Schedule
+from .settings import TrainSettings
+from .value_loss import ValueObjective
+
+CANARY_TEXT = "The quick brown fox jumps over the lazy dog. 12 + 30 ="
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is settled before any process starts."""
+
+    settings: TrainSettings
+    inputs: Inputs
+    num_steps: int
+    objective: Objective
+    schedule: Schedule
+    value_objective: ValueObjective
+    critic_schedule: Schedule
+    role_groups: list[GroupPlan]
+    canary_prompt: list[int]
+    architecture: str  # a hash; two models with the same one have the same tensors
+
+
+def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
+    """Look at everything that can be wrong before a process starts or a folder is touched."""
+    model_config = _model_config(inputs.model)
+    check_context(model_config, settings.data.max_len)
+    check_packable(model_config, settings.data.max_len)
+    engine_dtype(settings)
+    tokenizer = load_tokenizer(inputs.model)
+    agent_for(tokenizer)  # refuses a tokenizer that cannot be used
+    return Plan(
+        settings,
+        inputs,
+        count_steps(settings, len(inputs.tasks)),
+        objective(settings),
+        schedule(settings, count_steps(settings, len(inputs.tasks))),
+        ValueObjective(settings.critic.value_clip),
+        schedule(settings, count_steps(settings, len(inputs.tasks)), "critic"),
+        plan_roles(settings),
+        tokenizer.encode(CANARY_TEXT, add_special_tokens=False),
+        _architecture(model_config),
+    )
+
+
+def _model_config(model: str) -> Any:  # Any: transformers' configurations are open
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--actor.model_name_or_path: {model!r} holds no model that transformers knows: {error}"
+        ) from error
+
+
+def _architecture(model_config: Any) -> str:
+    incidental = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
+    facts = {key: value for key, value in model_config.to_dict().items() if key not in incidental}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
