@@ -59,7 +59,7 @@ class Shaping:
         if not 0 <= self.overlong_buffer <= limit:
             raise ConfigError(
                 f"--reward.overlong_buffer_len must lie between 0 and the limit of {limit} sampled tokens "
-                f"(--rollout.max_new_tokens, --rollout.max_episode_tokens or --data.max_len), got {self.overlong_buffer}"
+                f"(--rollout.max_new_tokens, --rollout.max_episode_tokens, --data.max_len), got {self.overlong_buffer}"
             )
         if not 0 <= self.overlong_factor < np.inf:
             raise ConfigError(f"--reward.overlong_penalty_factor must not be negative, got {self.overlong_factor}")
