@@ -43,6 +43,7 @@ def serve(options: ServeRmOptions) -> int:
         )
         listener.listen(BACKLOG)
         host, port = listener.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
         print(f"serving rewards of {path} at http://{host}:{port}/get_reward; Ctrl-C ends it", flush=True)
         try:
             server.run(sockets=[listener])
