@@ -10,8 +10,9 @@ from .registry import nearest
 USAGE = """\
 usage: turngym COMMAND ...
 
-  train    train a language model in an environment        turngym train --help
-  envs     list environments, check one, or play it        turngym envs --help
+  train     train a language model in an environment        turngym train --help
+  serve-rm  serve a reward model over HTTP                  turngym serve-rm --help
+  envs      list environments, check one, or play it        turngym envs --help
 
   --help, --version
 """
@@ -38,7 +39,16 @@ def _envs(arguments: list[str]) -> int:
     return main(arguments)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "envs": _envs}
+def _serve_rm(arguments: list[str]) -> int:
+    from .config import parse_serve_rm
+
+    options = parse_serve_rm(arguments)
+    from .learner.reward_server import serve
+
+    return serve(options)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "serve-rm": _serve_rm, "envs": _envs}
 
 USER_MISTAKE = 2  # exit code, as argparse has it
 RUN_FAILED = 1

@@ -22,6 +22,7 @@ from .learner.options import (
     TeacherOptions,
     TrainOptions,
 )
+from .learner.serve_options import ServeRmOptions
 from .registry import nearest
 
 T = TypeVar("T")
@@ -78,21 +79,12 @@ def parse_train(arguments: Sequence[str]) -> TrainConfig:
     for path in files:
         defaults = read_yaml(path, defaults)
     defaults = replace(defaults, agent_args={**defaults.agent_args, **agent_args})
-    config, unknown = tyro.cli(
-        TrainConfig,
-        args=words,
-        default=defaults,
-        prog="turngym train",
-        use_underscores=True,
-        return_unknown_args=True,
-    )
-    for word in unknown:
-        name = word.split("=")[0]
-        hint = nearest(name.removeprefix("--"), option_names(defaults)) if name.startswith("--") else ""
-        raise ConfigError(
-            f"unknown option {name!r}.{hint.replace(chr(39), chr(39) + '--', 1)} 'turngym train --help' lists all"
-        )
-    return config
+    return _parse(words, defaults, "turngym train")
+
+
+def parse_serve_rm(arguments: Sequence[str]) -> ServeRmOptions:
+    """Return what `turngym serve-rm ARGUMENTS` means; as `parse_train`."""
+    return _parse(arguments, ServeRmOptions(), "turngym serve-rm")
 
 
 def option_names(options: Any, prefix: str = "") -> list[str]:
@@ -129,6 +121,24 @@ def to_yaml(config: TrainConfig) -> str:
     import yaml
 
     return yaml.safe_dump(_plain(asdict(config)), sort_keys=False)
+
+
+def _parse(words: Sequence[str], defaults: T, command: str) -> T:
+    config, unknown = tyro.cli(
+        type(defaults),
+        args=words,
+        default=defaults,
+        prog=command,
+        use_underscores=True,
+        return_unknown_args=True,
+    )
+    for word in unknown:
+        name = word.split("=")[0]
+        hint = nearest(name.removeprefix("--"), option_names(defaults)) if name.startswith("--") else ""
+        raise ConfigError(
+            f"unknown option {name!r}.{hint.replace(chr(39), chr(39) + '--', 1)} '{command} --help' lists all"
+        )
+    return config
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any], list[str]]:
