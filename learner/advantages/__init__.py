@@ -2,10 +2,10 @@
 
 from . import baselines, critic, distill  # registers the estimators
 from .base import ESTIMATORS, AdvantageInputs, Advantages
-from .credits import CREDITS, NEEDS_GROUP, NEEDS_TEACHER, NEEDS_VALUES, check_credit
-from .estimate import estimate
-from .relative import relative, turn_returns
-from .statistics import Groups, clip_rewards, group_statistics, statistics, whitened
+from .needs import CREDITS, NEEDS_GROUP, NEEDS_TEACHER, NEEDS_VALUES, check_credit
+from .estimating import estimate
+from .credit import relative, turn_returns
+from .moments import Groups, clip_rewards, group_statistics, statistics, whitened
 from .steps import penalty_to_go
 
 __all__ = [

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import TrajectoryError
 from ...registry import Registry
-from .credits import CREDITS
+from .needs import CREDITS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

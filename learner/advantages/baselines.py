@@ -1,7 +1,7 @@
 """Estimators without a model of their own: rewards against a baseline, or bare.
 
 Wherever attempts at one task are compared, a lone survivor and a group of equal rewards get exactly 0. What is said
-of rewards holds for what the credit compares (see `relative.py`). Penalties act per token, after the baseline.
+of rewards holds for what the credit compares (see `credit.py`). Penalties act per token, after the baseline.
 """
 
 # A attempts, M action tokens
@@ -12,8 +12,8 @@ import numpy as np
 
 from ...errors import TrajectoryError
 from .base import ESTIMATORS, AdvantageInputs, Advantages, Floats
-from .relative import Compare, relative
-from .statistics import Groups, whitened, whitening
+from .credit import Compare, relative
+from .moments import Groups, whitened, whitening
 from .steps import penalty_to_go
 
 GROUP_STD_EPS = 1e-9

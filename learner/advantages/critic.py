@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import TrajectoryError
 from .base import ESTIMATORS, AdvantageInputs, Advantages, Floats
-from .statistics import whitened
+from .moments import whitened
 from .steps import Steps, accumulate, check_succession, steps_of, turns_as_steps
 
 

@@ -18,7 +18,8 @@ def on_policy_distill(inputs: AdvantageInputs) -> Advantages:
     GKD, arXiv:2306.13649; MiniLLM, arXiv:2306.08543, which also lets a token answer for later ones). The
     environment's rewards are only logged; nothing is whitened or compared, so one attempt per task is enough. The
     difference is bounded to [-10, 10], as the KL in rewards is: a token that the teacher never says (-inf) weighs as
-    much as one it says once in 22,000 times as often. A KL penalty to a reference is subtracted at its own token.
+    much as one that it says 22,000 times more rarely than the policy. A KL penalty to a reference is subtracted at
+    its own token.
 
     Raises:
         TrajectoryError: No logprobs of the teacher or of the policy.

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import TrajectoryError
 from .base import ESTIMATORS, AdvantageInputs, Advantages, Floats
-from .statistics import group_statistics
+from .moments import group_statistics
 
 
 def estimate(name: str, inputs: AdvantageInputs) -> Advantages:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...errors import TrajectoryError
 from .base import AdvantageInputs, Floats, Ints
-from .statistics import Groups, group_statistics, statistics
+from .moments import Groups, group_statistics, statistics
 from .steps import steps_of
 
 Compare = Callable[[Floats, Groups], Floats]
