@@ -96,7 +96,7 @@ class AdvantageInputs:
                 token = int(np.argmin(is_good))
                 raise TrajectoryError(
                     f"{name} is {array[token]} at action token {token} (attempt {self.attempt_M[token]}, turn "
-                    f"{self.turn_M[token]}); a finite number is wanted: look for what diverged in the model that gave it"
+                    f"{self.turn_M[token]}); wanted a finite number: has the model diverged?"
                 )
 
     def _check_turns(self) -> None:

@@ -127,8 +127,10 @@ def _normalised(scores_A: Floats, groups: Groups) -> Floats:
 
 def _left_out(scores_A: Floats, groups: Groups) -> Floats:
     """The mean of the others lies n / (n - 1) times as far away as the mean of all."""
-    return _centred(scores_A, groups) * groups.count_A / np.maximum(groups.count_A - 1, 1)
+    against_A: Floats = _centred(scores_A, groups) * groups.count_A / np.maximum(groups.count_A - 1, 1)
+    return against_A
 
 
 def _over_mean(scores_A: Floats, groups: Groups) -> Floats:
-    return _centred(scores_A, groups) / np.where(groups.mean_A > 0, groups.mean_A, 1.0)
+    against_A: Floats = _centred(scores_A, groups) / np.where(groups.mean_A > 0, groups.mean_A, 1.0)
+    return against_A

@@ -56,7 +56,8 @@ def turn_gae(inputs: AdvantageInputs) -> Advantages:
     # A turn without action tokens still lasts a turn.
     gap_U = turns.turns_until_next()
     deltas_U = rewards_U + inputs.gamma**gap_U * turns.next_of(values_U) - values_U
-    advantages_U = accumulate(deltas_U, (inputs.gamma * inputs.lambd) ** gap_U, turns)
+    decay_U: Floats = np.power(inputs.gamma * inputs.lambd, gap_U, dtype=np.float64)
+    advantages_U = accumulate(deltas_U, decay_U, turns)
     return _result(inputs, steps, advantages_U[turn_of_M], values_U[turn_of_M])
 
 

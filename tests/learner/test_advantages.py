@@ -304,7 +304,10 @@ def test_bad_fields_are_named():
         ({"turn_M": np.array([0, -1])}, "count from 0, got -1"),
         ({"turn_rewards_AT": np.zeros((2, 0))}, r"turn_rewards_AT for 2 attempts and 1 turns wanted, got shape \(2, 0"),
         ({"states_AT": np.zeros((1, 1), int)}, "states_AT for 2 attempts"),
-        ({"turn_rewards_AT": np.array([[1.0], [5.0]])}, "turns of attempt 1 have rewards that sum to 5.0, its own is 2"),
+        (
+            {"turn_rewards_AT": np.array([[1.0], [5.0]])},
+            "turns of attempt 1 have rewards that sum to 5.0, its own is 2",
+        ),
         ({"turn_rewards_AT": np.array([[np.nan], [2.0]])}, "a turn's reward of a valid attempt is not finite"),
         ({"gamma": 1.1}, "gamma between 0 and 1 wanted, got 1.1"),
         ({"lambd": np.nan}, "lambd between 0 and 1"),

@@ -18,9 +18,12 @@ from turngym.learner.advantages import (
     estimate,
 )
 
-
 ALLOWED = [
-    *[(name, credit) for name in (*NEEDS_GROUP, "reinforce", "flash_reinforce") for credit in ("outcome", "discounted")],
+    *[
+        (name, credit)
+        for name in (*NEEDS_GROUP, "reinforce", "flash_reinforce")
+        for credit in ("outcome", "discounted")
+    ],
     *[(name, credit) for name in NEEDS_GROUP if name != "maxrl" for credit in ("turn", "turn_group")],
     *[(name, credit) for name in NEEDS_VALUES for credit in ("outcome", "turn")],
     ("reinforce", "turn"),
@@ -232,7 +235,13 @@ def test_credits_that_go_together(estimator, credit):
 @pytest.mark.parametrize(
     ("estimator", "credit", "gamma", "lambd", "message"),
     [
-        ("gae", "discounted", 1, 1, "estimator gae does not go with --algo.advantage.credit discounted.*outcome or turn"),
+        (
+            "gae",
+            "discounted",
+            1,
+            1,
+            "estimator gae does not go with --algo.advantage.credit discounted.*outcome or turn",
+        ),
         ("turn_gae", "turn_group", 1, 1, "estimator turn_gae does not go with --algo.advantage.credit turn_group"),
         ("reinforce", "turn_group", 1, 1, "compares nothing within a group"),
         ("flash_reinforce", "turn_group", 1, 1, "across tasks"),

@@ -47,9 +47,7 @@ def test_gae_by_hand():
     assert result.returns_M.tolist() == [1.25, 3, 8]
     assert result.advantages_M.tolist() == pytest.approx(np.array([0.25, 1, 4]) - 1.75)
     assert result.metrics["critic/value_mean"] == pytest.approx(7 / 3)
-    assert result.metrics["critic/explained_variance"] == pytest.approx(
-        1 - np.var([0.25, 1, 4]) / np.var([1.25, 3, 8])
-    )
+    assert result.metrics["critic/explained_variance"] == pytest.approx(1 - np.var([0.25, 1, 4]) / np.var([1.25, 3, 8]))
 
 
 def test_gae_is_whitened_over_action_tokens():

@@ -99,7 +99,12 @@ def test_roles_and_parts_tell_states_apart():
         return trajectory([0], [message, says("assistant", "a")])
 
     picture = [{"type": "image", "image": b"1"}]
-    made = [says("user", "x"), says("tool", "x"), says("user", picture), says("user", [{"type": "image", "image": b"2"}])]
+    made = [
+        says("user", "x"),
+        says("tool", "x"),
+        says("user", picture),
+        says("user", [{"type": "image", "image": b"2"}]),
+    ]
     states = turn_states([one(message) for message in [*made, says("user", [{"image": b"1", "type": "image"}])]])
     assert states.tolist() == [[0], [1], [2], [3], [2]]
 
