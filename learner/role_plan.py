@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..errors import ConfigError
-from .plan import NEEDS_VALUES
+from .advantages import NEEDS_VALUES
 from .roles import Role
 from .settings import TrainSettings
 

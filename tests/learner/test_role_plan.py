@@ -36,7 +36,10 @@ def test_groups(words, groups):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--critic.model_name_or_path x", r"--critic\.model_name_or_path .* group_norm has no use for a critic; gae"),
+        (
+            "--critic.model_name_or_path x",
+            r"--critic\.model_name_or_path .* group_norm has no use for a critic; gae, turn_gae",
+        ),
         ("--critic.freezing_steps 3", r"--critic\.freezing_steps .* there is no critic"),
     ],
 )
