@@ -18,6 +18,7 @@ from .options import ActorOptions, CriticOptions
 from .placement import Layout
 from .plan import plan_batches
 from .rank import RankConfig
+from .reward_shaping import shaping
 from .roles import Role
 from .schedule import Schedule, num_warmup_steps
 from .settings import TrainSettings
@@ -144,9 +145,14 @@ def schedule(settings: TrainSettings, num_steps: int, role: Role = "actor") -> S
     return Schedule(options.lr_scheduler, updates, warmup, options.min_lr_ratio)
 
 
+def has_env_reward(settings: TrainSettings) -> bool:
+    """Whether the environment or --reward.remote_url gives a reward, beside or without a reward model."""
+    return settings.reward.remote_url is not None or settings.agent not in (None, "env:Prompt")
+
+
 def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:
     """Return the numbers of the loop."""
-    rollout, held_out, kl = settings.rollout, settings.eval, settings.algo.kl
+    rollout, held_out = settings.rollout, settings.eval
     max_tokens = rollout.max_new_tokens or settings.data.max_len
     return LoopSettings(
         batches=plan_batches(rollout, settings.train, settings.algo.advantage, 1),
@@ -159,12 +165,14 @@ def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:
         eval_at_start=held_out.at_start,
         eval_at_end=held_out.at_end,
         save_every=settings.ckpt.save_steps,
-        estimator=settings.algo.advantage.estimator,
-        no_std_norm=settings.algo.advantage.no_std_norm,
-        reward_clip=settings.reward.clip_range,
-        reward_kl_coef=0.0 if kl.use_loss else kl.init_coef,
-        kl_estimator=kl.estimator,
-        needs_reference=kl.init_coef != 0,
+        algo=settings.algo,
+        shaping=shaping(
+            settings.reward,
+            mask_truncated=settings.algo.advantage.mask_truncated,
+            has_env_reward=has_env_reward(settings),
+            max_turn_tokens=max_tokens,
+            max_episode_tokens=rollout.max_episode_tokens or settings.data.max_len,
+        ),
         peak_lr=settings.actor.adam.lr,
         critic_peak_lr=settings.critic.adam.lr,
         freezing_steps=settings.critic.freezing_steps,

@@ -3,19 +3,23 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..errors import ConfigError
 from .attention import check_context, check_packable
 from .from_settings import engine_dtype, objective, schedule
-from .inputs import Inputs, count_steps
+from .inputs import Inputs, check_model, count_steps
 from .objective import Objective
+from .reward_scoring import RewardReader, normalization, recoding
 from .role_plan import GroupPlan, plan_roles
 from .schedule import Schedule
 from .settings import TrainSettings
 from .value_loss import ValueObjective
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 CANARY_TEXT = "The quick brown fox jumps over the lazy dog. 12 + 30 ="
 
@@ -31,9 +35,26 @@ class Plan:
     schedule: Schedule
     value_objective: ValueObjective
     critic_schedule: Schedule
+    reward_reader: RewardReader | None
     role_groups: list[GroupPlan]
     canary_prompt: list[int]
     architecture: str  # a hash; two models with the same one have the same tensors
+
+
+def _reward_reader(settings: TrainSettings, policy: "PreTrainedTokenizerBase") -> RewardReader | None:
+    reward = settings.reward
+    if reward.model_name_or_path is None:
+        if reward.normalize_enable:
+            raise ConfigError(
+                "--reward.normalize_enable wants the moments of a model: give --reward.model_name_or_path"
+            )
+        return None
+    model = check_model(reward.model_name_or_path, "--reward.model_name_or_path")
+    config = _model_config(model)
+    check_packable(config, settings.data.max_len)
+    moments = normalization(config, model) if reward.normalize_enable else None
+    positions: int = config.get_text_config().max_position_embeddings
+    return RewardReader(recoding(policy, load_tokenizer(model)), positions, moments)
 
 
 def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
@@ -52,6 +73,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
         schedule(settings, count_steps(settings, len(inputs.tasks))),
         ValueObjective(settings.critic.value_clip),
         schedule(settings, count_steps(settings, len(inputs.tasks)), "critic"),
+        _reward_reader(settings, tokenizer),
         plan_roles(settings),
         tokenizer.encode(CANARY_TEXT, add_special_tokens=False),
         _architecture(model_config),

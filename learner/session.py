@@ -159,6 +159,7 @@ def _start(
         schedule=plan.schedule,
         value_objective=plan.value_objective,
         critic_schedule=plan.critic_schedule,
+        reward_reader=plan.reward_reader,
         checkpoints=checkpoints,
         written_by=written_by,
         folder=folder,
@@ -207,11 +208,11 @@ def _resume(
 ) -> Standing:
     """Go on from the newest checkpoint if the user wants that and there is one."""
     if not settings.ckpt.load_enable:
-        return Standing(LoopState(frontier.state()), Scores({}), [])
+        return Standing(LoopState(frontier.state(), kl_coef=settings.algo.kl.init_coef), Scores({}), [])
     if checkpoint is None:
         progress.say(f"there is no checkpoint in {checkpoints.root}: the run begins at the first step")
         folder.forget_steps_after(-1)
-        return Standing(LoopState(frontier.state()), Scores({}), [])
+        return Standing(LoopState(frontier.state(), kl_coef=settings.algo.kl.init_coef), Scores({}), [])
     roles.load(str(checkpoints.root), checkpoint.path.name)
     complaint = frontier.restore(FrontierState(**checkpoint.state["frontier"]))
     progress.say(complaint or f"going on after step {checkpoint.step}")
@@ -220,8 +221,9 @@ def _resume(
         frontier.state(),
         checkpoint.step,
         checkpoint.state["optimizer_steps"],
-        checkpoint.state.get("critic_steps", 0),
+        checkpoint.state["critic_steps"],
         saved_step=checkpoint.step,
+        kl_coef=checkpoint.state["kl_coef"],
     )
     return Standing(state, scores, folder.forget_steps_after(checkpoint.step))
 

@@ -21,10 +21,18 @@ from ..executors.trajectory import Trajectory
 NO_STATE = -1
 
 
-def turn_rewards(trajectories: Sequence[Trajectory], shaped_rewards_A: ArrayLike) -> NDArray[np.float64]:
-    """Return float64 [A, T]: rows sum to the shaped rewards; 0 past the last turn and where an attempt failed.
+def turn_rewards(
+    trajectories: Sequence[Trajectory], shaped_rewards_A: ArrayLike, weight: float = 1.0
+) -> NDArray[np.float64]:
+    """Return float64 [A, T]: rows sum to the shaped rewards; 0 past the last turn and where an attempt does not count.
 
-    What shaping changed (clipping, penalties on length) is put on the last turn: it was the whole episode's.
+    Turns have the environment's rewards. What else made the attempt's (a reward model, clipping, penalties on
+    length) is put on the last turn: it was the whole episode's.
+
+    Args:
+        trajectories: A step's attempts (A).
+        shaped_rewards_A: NaN where an attempt does not count.
+        weight: Of the environment's rewards.
 
     Raises:
         TrajectoryError: There is not one shaped reward per trajectory.
@@ -34,11 +42,11 @@ def turn_rewards(trajectories: Sequence[Trajectory], shaped_rewards_A: ArrayLike
         raise TrajectoryError(f"one shaped reward per trajectory ({len(trajectories)}) wanted, got {shaped_A.shape}")
     rewards_AT = np.zeros((len(trajectories), _most_turns(trajectories)))
     for row, trajectory, shaped in zip(rewards_AT, trajectories, shaped_A, strict=True):
-        if trajectory.is_valid:
-            rewards = trajectory.rewards_per_turn
+        if trajectory.is_valid and np.isfinite(shaped):
+            rewards = weight * trajectory.rewards_per_turn
             row[: len(rewards)] = rewards
-            if shaped != trajectory.reward:
-                row[_num_turns(trajectory) - 1] += shaped - trajectory.reward
+            if shaped != (own := float(rewards.sum())):
+                row[_num_turns(trajectory) - 1] += shaped - own
     return rewards_AT
 
 

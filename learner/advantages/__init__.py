@@ -4,7 +4,7 @@ from . import baselines, critic, distill  # noqa: F401  # they register the esti
 from .base import ESTIMATORS, AdvantageInputs, Advantages
 from .credit import relative, turn_returns
 from .estimating import estimate
-from .moments import Groups, clip_rewards, group_statistics, statistics, whitened
+from .moments import Groups, group_statistics, statistics, whitened
 from .needs import CREDITS, NEEDS_GROUP, NEEDS_TEACHER, NEEDS_VALUES, check_credit
 from .steps import penalty_to_go
 
@@ -18,7 +18,6 @@ __all__ = [
     "Advantages",
     "Groups",
     "check_credit",
-    "clip_rewards",
     "estimate",
     "group_statistics",
     "penalty_to_go",

@@ -5,7 +5,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from .base import AdvantageInputs, Floats, Ints
 
@@ -23,11 +23,6 @@ class Groups:
     mean_A: Floats
     std_A: Floats  # n - 1; 0 without signal
     has_signal_A: NDArray[np.bool_]
-
-
-def clip_rewards(rewards_A: ArrayLike, clip_range: tuple[float, float]) -> Floats:
-    """Clip raw rewards, before any baseline (as TRL; OpenRLHF clips what the baseline left)."""
-    return np.clip(np.asarray(rewards_A, dtype=np.float64), *clip_range)
 
 
 def group_statistics(inputs: AdvantageInputs) -> Groups:
