@@ -8,13 +8,15 @@ from ...errors import TrajectoryError
 from .base import ESTIMATORS, AdvantageInputs, Advantages, Floats
 from .moments import group_statistics
 
+LARGEST = float(np.finfo(np.float32).max)  # a batch carries advantages and returns in float32
+
 
 def estimate(name: str, inputs: AdvantageInputs) -> Advantages:
     """Run an estimator.
 
     Raises:
-        TrajectoryError: An advantage or a return is not finite, or what led to it is not (rewards so large that
-            their sum or square overflows).
+        TrajectoryError: An advantage or a return is not finite in float32, or what led to it is not in float64
+            (rewards so large that their sum or square overflows).
     """
     try:
         # An overflow that ends in a finite number (1e300 over an infinite deviation is 0) is no less wrong.
@@ -22,8 +24,8 @@ def estimate(name: str, inputs: AdvantageInputs) -> Advantages:
             result = ESTIMATORS[name](inputs)
             made = result if isinstance(result, Advantages) else Advantages(result)
             arrays = [made.advantages_M] if made.returns_M is None else [made.advantages_M, made.returns_M]
-            if not all(np.isfinite(array).all() for array in arrays):
-                raise FloatingPointError("not finite")
+            if not all((np.abs(array) <= LARGEST).all() for array in arrays):
+                raise FloatingPointError("not finite in float32")
             return Advantages(made.advantages_M, _metrics(inputs, made.advantages_M) | made.metrics, made.returns_M)
     except FloatingPointError as error:
         largest = np.abs(inputs.rewards_A[inputs.is_valid_A]).max(initial=0.0)

@@ -75,6 +75,13 @@ def test_equal_rewards_get_exactly_zero(name, reward):
     assert (advantages(name, [reward], [0], tokens=[3]) == 0).all()
 
 
+@pytest.mark.parametrize("count", range(1, 12))
+def test_the_mean_of_equal_rewards_is_that_reward_to_the_last_bit(count):
+    """So that an estimator may ask who lies above it; 0.1 three times over sums to 0.30000000000000004."""
+    for reward in (0.1, 0.7, 1 / 3):
+        assert (group_statistics(inputs([reward] * count, [0] * count)).mean_A == reward).all()
+
+
 @pytest.mark.parametrize("name", NEEDS_GROUP)
 def test_lone_survivors_get_exactly_zero_beside_groups_with_signal(name):
     result = advantages(name, [5, 1, 2, 4, 9, 9], [0, 1, 1, 1, 2, 2], tokens=[1, 5, 1, 1, 2, 2])
@@ -283,6 +290,13 @@ def test_rewards_too_large_are_an_error_and_never_zero(name):
 def test_a_deviation_that_overflows_is_an_error():
     with pytest.raises(TrajectoryError, match="1e\\+300: clip it"):
         advantages("group_norm", [1e300, -1e300], [0, 0])
+
+
+def test_advantages_that_a_batch_cannot_carry_are_an_error():
+    """Batches are float32, where 1e39 is infinite."""
+    assert advantages("dr_grpo", [1e38, -1e38], [0, 0]).tolist() == [1e38, -1e38]
+    with pytest.raises(TrajectoryError, match="1e\\+39: clip it"):
+        advantages("dr_grpo", [1e39, -1e39], [0, 0])
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.5])

@@ -97,6 +97,14 @@ def test_a_turn_without_tokens_gives_its_reward_to_the_step_before_and_lasts_a_t
     assert raw("turn_gae", dataclasses.replace(made, gamma=0.5)).tolist() == [4 + 8 / 4, 8, 3]
 
 
+def test_what_came_before_an_attempts_first_token_is_nobodys():
+    """Attempt 1 sampled nothing in turn 0: its 5 is no reward of attempt 0, whose steps stand before."""
+    rewards_AT = np.array([[1.0, 0.0], [5.0, 2.0]])
+    made = inputs([1, 7], [0, 1], [0, 1], [0, 0], credit="turn", turn_rewards_AT=rewards_AT)
+    for name in ("gae", "turn_gae"):
+        assert raw(name, made).tolist() == [1, 2]
+
+
 def test_gae_follows_a_compacted_context_in_time():
     """The second sequence took over at turn 1 and stands first among the tokens."""
     made = inputs([8], [0] * 3, [1, 0, 0], [4, 1, 2], sequence_M=np.array([1, 0, 0]), **HAND)
@@ -110,6 +118,16 @@ def test_a_sequence_that_comes_back_is_refused(name):
     with pytest.raises(TrajectoryError, match=f"'{name}' .* attempt 1 sequence 5 comes back .* 'reinforce_baseline'"):
         estimate(name, made)
     assert len(estimate("reinforce_baseline", made).advantages_M) == 4
+
+
+def test_sequences_may_be_numbered_within_each_attempt():
+    """Attempt 0 ends in its sequence 1, attempt 1 begins in its own sequence 1, leaves it and comes back."""
+    attempts, turns = [0, 0, 1, 1, 1], [0, 1, 0, 1, 2]
+    made = inputs([1, 1], attempts, turns, [0] * 5, sequence_M=np.array([0, 1, 1, 0, 1]))
+    with pytest.raises(TrajectoryError, match="attempt 1 sequence 1 comes back"):
+        estimate("gae", made)
+    fine = dataclasses.replace(made, sequence_M=np.array([0, 1, 1, 0, 0]))
+    assert raw("gae", fine).tolist() == [1] * 5
 
 
 @pytest.mark.parametrize("name", ["gae", "turn_gae"])
