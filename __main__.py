@@ -12,6 +12,7 @@ usage: turngym COMMAND ...
 
   train    train a language model in an environment        turngym train --help
   envs     list environments, check one, or play it        turngym envs --help
+  doctor   say why a run's reward is flat or unstable      turngym doctor --help
 
   --help, --version
 """
@@ -38,7 +39,13 @@ def _envs(arguments: list[str]) -> int:
     return main(arguments)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "envs": _envs}
+def _doctor(arguments: list[str]) -> int:
+    from .learner.doctor.command import main
+
+    return main(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "envs": _envs, "doctor": _doctor}
 
 USER_MISTAKE = 2  # exit code, as argparse has it
 RUN_FAILED = 1
