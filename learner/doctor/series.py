@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 QUARTER = 4
 """Early and late are the first and the last quarter: long enough to average noise out, apart enough to see a change."""
@@ -95,10 +96,17 @@ class Series:
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
     """Return Spearman's rank correlation; 0 where one of them does not vary."""
-    ranks = [np.array([np.mean([y < x for y in v]) + np.mean([y <= x for y in v]) for x in v]) for v in (a, b)]
+    ranks = [_ranks(np.asarray(values, np.float64)) for values in (a, b)]
     if len(a) < 2 or any(rank.std() == 0 for rank in ranks):
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks, the mean of them where values are equal."""
+    ordered = np.sort(values)
+    return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / 2
+
 
 
 def span(steps: Sequence[int], shown: int = 6) -> str:
