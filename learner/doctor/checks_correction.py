@@ -10,7 +10,7 @@ STUCK_STEPS = 3
 EFFECTIVE = 0.5
 """Effective share of the weighted tokens; runs that learn well stay above 0.95."""
 OUTSIDE = 0.1
-"""Share of ratios outside the correction's bounds; runs that learn well stay below 0.01."""
+"""Share of ratios outside the correction's bounds, or of tokens it leaves out; runs that learn well stay below 0.01."""
 UNMOVED = 1e-6
 """Ratios nearer to 1 than this are 1."""
 
@@ -34,15 +34,17 @@ def version_stands_still(run: Run) -> Finding | None:
     return Finding(Stage.WEIGHT_SYNC, Severity.PROBLEM, "Weights change and are not published", evidence, todo)
 
 
-@check("is_weight/effective_size or mismatch/outside_bounds")
+@check("is_weight/effective_size or mismatch/outside_bounds or is_weight/masked")
 def correction(run: Run) -> Finding | None:
     """A correction that leaves little of the data."""
     size, outside = run.series("is_weight/effective_size"), run.series("mismatch/outside_bounds")
+    masked = run.series("is_weight/masked")
     is_small = len(size) and size.late < EFFECTIVE
-    if not (is_small or (len(outside) and outside.late > OUTSIDE)):
+    if not (is_small or any(len(share) and share.late > OUTSIDE for share in (outside, masked))):
         return None
     evidence = [f"effective share of the weighted tokens {size.late:.2f} in {size.late_steps}"] if len(size) else []
     evidence += [f"{outside.late:.0%} of the ratios outside the bounds"] if len(outside) else []
+    evidence += [f"{masked.late:.0%} of the tokens left out by it"] if len(masked) else []
     bounds = run.setting("algo.advantage.is_correction_threshold")
     evidence += [f"--algo.advantage.is_correction_threshold {bounds}"] if bounds else []
     todo = "find the cause of the mismatch (see the findings on engine and weight sync); the correction only hides it"

@@ -49,12 +49,12 @@ UNREAD_LOGS = ("unparsed", "no_answer", "parse_error", "parse_failed", "format_e
 @check("attempts/failed or training episodes")
 def failed_attempts(run: Run) -> Finding | None:
     """Attempts that yield no reward, by kind, with what one of each said."""
-    failed, shares = run.series("attempts/failed"), run.share("attempts/failed", "attempts/failed", "attempts/valid")
+    failed, shares = run.series("attempts/failed"), run.per_attempt("attempts/failed")
     unfinished = [t.trajectory for t in run.train if t.step > run.last_step]
     counts = Counter({kind: int(sum(run.series(f"failures/{kind.value}").values)) for kind in FailureKind})
     counts.update(t.failure.kind for t in unfinished if t.failure is not None)
     num_failed = sum(failed.values) + sum(not t.is_valid for t in unfinished)
-    num_attempts = sum(run.series("attempts/valid").values) + sum(failed.values) + len(unfinished)
+    num_attempts = run.num_attempts + len(unfinished)
     worst = max([*shares.values, _share(unfinished, lambda t: not t.is_valid)])
     if not num_attempts or (num_failed / num_attempts < FAILED_WARNING and worst < FAILED_PROBLEM):
         return None
@@ -73,16 +73,16 @@ def failed_attempts(run: Run) -> Finding | None:
     return Finding(stage, severity, f"Attempts fail: {kind_names}", tuple(evidence), remedy)
 
 
-@check("attempts/retries", "attempts/valid")
+@check("attempts/retries")
 def retried_attempts(run: Run) -> Finding | None:
     """Failures that a second try hides, which still cost time."""
-    share = run.share("attempts/retries", "attempts/valid")
+    share = run.per_attempt("attempts/retries")
     if not len(share) or share.mean < FAILED_PROBLEM:
         return None
     failures = [failure for stored in run.train for failure in stored.trajectory.earlier_failures]
     kind, example = _most_common(failures)
     stage, remedy = FAILURE_STAGES.get(kind, (Stage.ENGINE, ENGINE_REMEDY)) if kind else (Stage.ENVIRONMENT, "")
-    evidence = (f"{share.mean:.2f} retries per valid attempt", *([f"most often {kind.value}{example}"] if kind else []))
+    evidence = (f"{share.mean:.2f} retries per attempt", *([f"most often {kind.value}{example}"] if kind else []))
     todo = remedy or "write more episodes (--logger.trajectories_per_step) to see what fails"
     return Finding(stage, Severity.WARNING, "Many attempts succeed only when they are begun again", evidence, todo)
 

@@ -11,10 +11,10 @@ EMPTY_TOKENS = 1.5
 """Tokens per attempt at and below which answers are nothing but the end of the turn."""
 
 
-@check("rollout/tokens", "attempts/valid", "attempts/failed")
+@check("rollout/tokens")
 def lengths(run: Run) -> Finding | None:
     """Answers that collapse to nothing or grow without end."""
-    tokens = run.share("rollout/tokens", "attempts/valid", "attempts/failed")
+    tokens = run.per_attempt("rollout/tokens")
     if not len(tokens):
         return None
     factor = tokens.late / tokens.early if tokens.early else 1.0

@@ -166,10 +166,11 @@ def not_finite(run: Run) -> Finding | None:
     return Finding(Stage.OPTIMISER, Severity.PROBLEM, "Numbers are not finite", evidence, todo)
 
 
-@check("value/explained_variance")
+@check("value/explained_variance or critic/explained_variance")
 def critic(run: Run) -> Finding | None:
     """A critic that predicts no better than a constant."""
-    explained = run.series("value/explained_variance")
+    named = [run.series(name) for name in ("value/explained_variance", "critic/explained_variance")]
+    explained = max(named, key=len)
     if explained.late > 0:
         return None
     evidence = (f"explained variance {explained.late:.3g} in {explained.late_steps}, {explained.early:.3g} at first",)

@@ -11,12 +11,16 @@ LONE = 0.05
 """Share of valid attempts left alone in their group; each throws an episode away."""
 KEPT = 0.2
 """Share of groups kept by dynamic filtering below which four episodes in five are rolled out for nothing."""
+GROUP_VERDICTS = ("groups/kept", "groups/without_spread", "groups/out_of_range", "groups/without_valid")
+"""What dynamic filtering says of a group."""
 CARRIED_OVER = 0.2
 """Share of the rise in training below which the held-out reward counts as flat."""
 CLIPPED = 0.05
 """Share of rewards beyond reward.clip_range; clipped rewards are equal, and say less."""
 ALL_ALIKE = 1e-9
 """A standard deviation below this is rounding."""
+NEEDS_NO_SPREAD = ("gae", "turn_gae", "reinforce", "flash_reinforce", "on_policy_distill")
+"""Estimators that do not compare the attempts at one task: equal rewards have a gradient all the same."""
 MASKED = 0.5
 """Share of attempts left out of the loss because they were cut off."""
 
@@ -25,7 +29,7 @@ MASKED = 0.5
 def no_spread(run: Run) -> Finding | None:
     """Groups whose attempts all score alike, which have no gradient; says whether tasks are too hard or too easy."""
     share = run.share("attempts/without_signal", "attempts/valid")
-    if not len(share) or share.late < NO_SPREAD_WARNING:
+    if not len(share) or share.late < NO_SPREAD_WARNING or not _compares_siblings(run):
         return None
     reward, spread = run.series("reward/mean"), run.series("reward/std")
     evidence = [
@@ -46,7 +50,7 @@ def no_spread(run: Run) -> Finding | None:
 def lone_survivors(run: Run) -> Finding | None:
     """Attempts whose siblings all failed."""
     share = run.share("attempts/lone_survivors", "attempts/valid")
-    if not len(share) or share.mean < LONE:
+    if not len(share) or share.mean < LONE or not _compares_siblings(run):
         return None
     evidence = (f"{share.mean:.0%} of the valid attempts on average, {max(share.values):.0%} at worst; they score 0",)
     todo = "repair what makes their siblings fail, or raise --rollout.max_retries or --rollout.n_samples_per_prompt"
@@ -56,7 +60,7 @@ def lone_survivors(run: Run) -> Finding | None:
 @check("groups/kept", "groups/without_spread or groups/out_of_range")
 def few_groups_kept(run: Run) -> Finding | None:
     """Dynamic filtering that throws most groups away."""
-    names = [n for n in ("groups/kept", "groups/without_spread", "groups/out_of_range") if len(run.series(n))]
+    names = [name for name in GROUP_VERDICTS if len(run.series(name))]
     share = run.share("groups/kept", *names)
     if not len(share) or share.late >= KEPT:
         return None
@@ -113,9 +117,9 @@ def clipped_rewards(run: Run) -> Finding | None:
     """Rewards beyond the range they are clipped to."""
     bounds = run.setting("reward.clip_range") or (float("-inf"), float("inf"))
     rewards = [stored.trajectory.reward for stored in run.train if stored.trajectory.is_valid]
-    share = sum(not bounds[0] <= reward <= bounds[1] for reward in rewards) / max(1, len(rewards))
-    if not rewards and len(logged := run.share("reward/clipped", "attempts/valid")):
-        share = logged.mean
+    logged = run.series("reward/clipped")
+    outside = sum(not bounds[0] <= reward <= bounds[1] for reward in rewards) / max(1, len(rewards))
+    share = logged.mean if len(logged) else outside
     if share < CLIPPED:
         return None
     evidence = [f"{share:.0%} of the rewards lie outside --reward.clip_range {tuple(bounds)}"]
@@ -125,16 +129,19 @@ def clipped_rewards(run: Run) -> Finding | None:
     return Finding(Stage.REWARD, Severity.WARNING, "Rewards are clipped", tuple(evidence), todo)
 
 
-@check("attempts/masked_truncated", "attempts/valid")
+@check("attempts/masked_truncated")
 def masked_attempts(run: Run) -> Finding | None:
     """Attempts that a limit cut off and that are therefore left out."""
-    masked = run.series("attempts/masked_truncated")
-    share = run.share("attempts/masked_truncated", "attempts/valid", "attempts/masked_truncated")
+    share = run.per_attempt("attempts/masked_truncated")
     if not len(share) or share.late < MASKED:
         return None
-    evidence = (f"about {masked.late:.3g} attempts per step were cut off and masked in {masked.late_steps}",)
+    evidence = (f"{share.late:.0%} of the attempts were cut off and masked in {share.late_steps}",)
     todo = "raise the limit that cuts them off (--rollout.max_new_tokens, --data.max_len, --rollout.max_turns)"
     return Finding(Stage.ADVANTAGES, Severity.WARNING, "Most attempts are masked as truncated", evidence, todo)
+
+
+def _compares_siblings(run: Run) -> bool:
+    return run.setting("algo.advantage.estimator") not in NEEDS_NO_SPREAD
 
 
 def _why_alike(run: Run, reward: Series, spread: Series) -> tuple[str, str]:

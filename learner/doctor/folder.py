@@ -74,13 +74,16 @@ class Run:
 
     def share(self, part: str, *whole: str) -> Series:
         """Return a metric by the sum of others, over the steps that know all of them and where the sum is not 0."""
-        return self.derived(lambda row: row[part] / sum(row[name] for name in whole), (part, *whole), whole)
+        return self._by(part, lambda row: _sum(row, whole))
 
-    def derived(self, value: Callable[[Json], float], names: Sequence[str], not_zero: Sequence[str] = ()) -> Series:
-        """Return a number made of several metrics, over the steps that know all of them."""
-        rows = [row for row in self.rows if all(_is_number(row.get(name)) for name in names)]
-        rows = [row for row in rows if not not_zero or sum(row[name] for name in not_zero) != 0]
-        return Series(tuple(int(row["step"]) for row in rows), tuple(float(value(row)) for row in rows))
+    def per_attempt(self, name: str) -> Series:
+        """Return a metric by the step's attempts: failed, filtered and masked ones included."""
+        return self._by(name, _num_attempts)
+
+    @property
+    def num_attempts(self) -> float:
+        """All attempts of all steps that tell how many they had."""
+        return sum(_num_attempts(row) or 0.0 for row in self.rows)
 
     def setting(self, name: str) -> Any:  # Any: whatever YAML holds
         """Return an option by its dotted name; None when it is not known, or not set."""
@@ -117,6 +120,11 @@ class Run:
             error = float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else None
             scores[step] = HeldOut(float(np.mean(means)), error, len(means))
         return dict(sorted(scores.items()))
+
+    def _by(self, name: str, whole: Callable[[Json], float | None]) -> Series:
+        pairs = [(row, whole(row)) for row in self.rows if _is_number(row.get(name))]
+        known = [(int(row["step"]), float(row[name]) / total) for row, total in pairs if total]
+        return Series(tuple(step for step, _ in known), tuple(value for _, value in known))
 
     def _knows(self, name: str) -> bool:
         if name == TRAIN_EPISODES:
@@ -209,6 +217,16 @@ def _episodes(folder: Path, complaints: list[str]) -> tuple[StoredTrajectory, ..
             except (ValueError, LookupError, TypeError, AttributeError) as error:  # cut off, or another format
                 complaints.append(f"trajectories/{folder.name}/{path.name}, line {number} cannot be read: {error!r}")
     return tuple(episodes)
+
+
+def _sum(row: Json, names: Sequence[str]) -> float | None:
+    return float(sum(row[name] for name in names)) if all(_is_number(row.get(name)) for name in names) else None
+
+
+def _num_attempts(row: Json) -> float | None:
+    """Each attempt has one end or one failure; what is valid may have been filtered or masked since."""
+    ends = [value for name, value in row.items() if name.startswith(("ends/", "failures/")) and _is_number(value)]
+    return float(sum(ends)) if ends else _sum(row, ("attempts/failed", "attempts/valid"))
 
 
 def _object(line: bytes) -> Json | None:

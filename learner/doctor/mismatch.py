@@ -18,6 +18,7 @@ from .folder import Run
 from .series import Series, rank_correlation
 
 LAG = "mismatch/kl_k3/lag_"
+LONGEST = "_and_more"  # the longest lag stands for all beyond it too
 CURRENT = f"{LAG}0"
 
 ROUNDING = {"bf16": (0.1, 1e-2), "fp16": (2e-2, 1e-3), "fp32": (1e-3, 1e-5)}
@@ -128,7 +129,8 @@ class Mismatch:
 def measure(run: Run) -> Mismatch:
     """Return what a run's metrics say about engine and learner."""
     names = {name for row in run.rows for name in row if name.startswith(LAG)}
-    lags = {int(name.removeprefix(LAG)): run.series(name) for name in names if name.removeprefix(LAG).isdigit()}
+    ages = {name: name.removeprefix(LAG).removesuffix(LONGEST) for name in names}
+    lags = {int(age): run.series(name) for name, age in ages.items() if age.isdigit()}
     by_lag = {lag: lags[lag].mean for lag in sorted(lags) if len(lags[lag])}
     dtype = _dtype(run)
     most_abs_diff, most_k3 = ROUNDING[dtype or "bf16"]

@@ -1,6 +1,6 @@
 """A diagnosis for people, and as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,24 +12,24 @@ from rich.text import Text
 from .diagnosis import Diagnosis
 from .finding import Severity
 from .folder import Run
-from .series import SHORTEST_TREND
+from .series import SHORTEST_TREND, Series
 
 COLOURS = {Severity.PROBLEM: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
-LOOKED_AT = {
-    "training reward": ("reward/mean", ()),
-    "attempts that failed": ("attempts/failed", ("attempts/failed", "attempts/valid")),
-    "attempts without signal": ("attempts/without_signal", ("attempts/valid",)),
-    "tokens per attempt": ("rollout/tokens", ("attempts/failed", "attempts/valid")),
-    "entropy": ("policy/entropy", ()),
-    "gradient norm": ("policy/grad_norm", ()),
-    "learning rate": ("policy/lr", ()),
-    "KL to the reference": ("kl/reference", ()),
-    "mismatch, abs_diff": ("mismatch/abs_diff", ()),
-    "mismatch, kl_k3": ("mismatch/kl_k3", ()),
-    "effective share after correction": ("is_weight/effective_size", ()),
+LOOKED_AT: dict[str, Callable[[Run], Series]] = {
+    "training reward": lambda run: run.series("reward/mean"),
+    "attempts that failed": lambda run: run.per_attempt("attempts/failed"),
+    "attempts without signal": lambda run: run.share("attempts/without_signal", "attempts/valid"),
+    "tokens per attempt": lambda run: run.per_attempt("rollout/tokens"),
+    "entropy": lambda run: run.series("policy/entropy"),
+    "gradient norm": lambda run: run.series("policy/grad_norm"),
+    "learning rate": lambda run: run.series("policy/lr"),
+    "KL to the reference": lambda run: run.series("kl/reference"),
+    "mismatch, abs_diff": lambda run: run.series("mismatch/abs_diff"),
+    "mismatch, kl_k3": lambda run: run.series("mismatch/kl_k3"),
+    "effective share after correction": lambda run: run.series("is_weight/effective_size"),
 }
-"""What is shown of a run whatever was found: a metric, and what it is a share of."""
+"""What is shown of a run whatever was found."""
 
 
 def headline(run: Run) -> str:
@@ -57,8 +57,8 @@ def as_json(run: Run, diagnosis: Diagnosis) -> dict[str, Any]:  # Any: JSON
 def looked_at(run: Run) -> dict[str, Mapping[str, float]]:
     """Return early, late and number of steps of each number that is known."""
     shown: dict[str, Mapping[str, float]] = {}
-    for title, (name, whole) in LOOKED_AT.items():
-        series = run.share(name, *whole) if whole else run.series(name)
+    for title, number in LOOKED_AT.items():
+        series = number(run)
         if len(series):
             shown[title] = {"early": series.early, "late": series.late, "steps": len(series)}
     return shown

@@ -108,7 +108,6 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / 2
 
 
-
 def span(steps: Sequence[int], shown: int = 6) -> str:
     """Return steps for eyes: 'step 3', 'steps 3-9', or the first few of them."""
     if not steps:

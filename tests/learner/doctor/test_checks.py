@@ -41,8 +41,8 @@ SICK = [
     ("no_spread", {"attempts/without_signal": late(56.0, 24.0)}, Stage.ADVANTAGES, "88% of the attempts teach nothing"),
     ("lone_survivors", {"attempts/lone_survivors": 8.0}, Stage.ADVANTAGES, "12% of the valid attempts"),
     ("few_groups_kept", {"groups/kept": 1.0, "groups/without_spread": 15.0}, Stage.TASKS, "6% of the groups were kept"),
-    ("masked_attempts", {"attempts/masked_truncated": 70.0}, Stage.ADVANTAGES, "about 70 attempts per step"),
-    ("retried_attempts", {"attempts/retries": 32}, Stage.ENVIRONMENT, "0.50 retries per valid attempt"),
+    ("masked_attempts", {"attempts/masked_truncated": 40.0}, Stage.ADVANTAGES, "62% of the attempts"),
+    ("retried_attempts", {"attempts/retries": 32}, Stage.ENVIRONMENT, "0.50 retries per attempt"),
     (
         "cut_off_episodes",
         {"ends/terminated": 16, "ends/context": 48},
@@ -68,6 +68,9 @@ SICK = [
     ("unread_answers", {"env/scorer_crashed": 0.3}, Stage.REWARD, "logs 'scorer_crashed'"),
     ("version_stands_still", {"version": 2}, Stage.WEIGHT_SYNC, "updates were taken in steps 2-26"),
     ("correction", {"is_weight/effective_size": 0.2}, Stage.OPTIMISER, "weighted tokens 0.20"),
+    ("critic", {"value/explained_variance": None, "critic/explained_variance": -0.2}, Stage.ADVANTAGES, "nothing"),
+    ("clipped_rewards", {"reward/clipped": 0.4}, Stage.REWARD, "40% of the rewards"),
+    ("correction", {"is_weight/masked": 0.4}, Stage.OPTIMISER, "40% of the tokens left out"),
     ("correction", {"mismatch/outside_bounds": 0.3}, Stage.OPTIMISER, "30% of the ratios"),
 ]
 
@@ -96,6 +99,19 @@ def test_equal_rewards_are_told_apart_by_their_height(make_run, make_episode, ch
     finding = diagnose(make_run(changes, train=train)).findings["no_spread"]
     assert text in finding.title
     assert finding.severity is Severity.PROBLEM
+
+
+@pytest.mark.parametrize("estimator", ["gae", "on_policy_distill"])
+def test_equal_rewards_are_fine_where_siblings_are_not_compared(make_run, estimator):
+    changes = {"attempts/without_signal": 64.0, "attempts/lone_survivors": 8.0}
+    assert diagnose(make_run(changes, {"algo.advantage.estimator": estimator})).findings == {}
+
+
+def test_shares_are_of_all_attempts_also_where_most_were_filtered_out(make_run):
+    filtered = {"attempts/failed": 2, "failures/env": 2, "ends/terminated": 62, "attempts/valid": 16.0}
+    assert diagnose(make_run(filtered | {"attempts/without_signal": 4.0})).findings == {}
+    without_ends = {"attempts/failed": 16, "attempts/valid": 48.0, "ends/terminated": None}
+    assert "416 of 1664" in diagnose(make_run(without_ends)).findings["failed_attempts"].evidence[0]
 
 
 def test_entropy_may_fall_as_long_as_attempts_differ(make_run):

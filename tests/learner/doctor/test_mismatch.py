@@ -127,6 +127,12 @@ def test_staleness_without_any_current_token_is_still_age(make_run):
     assert named(make_run(lags(None, 0.002, 0.0021))) == []
 
 
+def test_the_longest_lag_stands_for_all_beyond_it(make_run):
+    run = make_run(lags(0.0015, None, None) | {"mismatch/kl_k3/lag_1": 0.02, "mismatch/kl_k3/lag_8_and_more": 0.2})
+    assert list(measure(run).by_lag) == [0, 1, 8]
+    assert named(run) == ["staleness"]
+
+
 CACHE_OFF = {"vllm.enable_prefix_caching": False}
 RESTARTED = {"version": lambda i: i + 3 if i < 13 else i + 5}
 
