@@ -2,7 +2,7 @@
 
 from ..agents.base import Sampling
 from ..errors import ConfigError
-from ..executors.engines.vllm import VllmConfig
+from ..executors.engines.vllm import Adapter, VllmConfig
 from ..executors.limits import Limits
 from ..executors.rollout_actor import RolloutConfig
 from ..registry import nearest, with_absolute_file
@@ -42,9 +42,11 @@ def rank_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> Rank
         weight_decay=adam.weight_decay,
         max_norm=settings.actor.max_norm,
         gradient_checkpointing=settings.actor.gradient_checkpointing_enable,
+        lora=settings.ds.lora if settings.ds.lora.rank else None,
+        load_in_4bit=settings.ds.load_in_4bit,
     )
     reference = None
-    if settings.algo.kl.init_coef:
+    if settings.algo.kl.init_coef and actor.lora is None:
         reference = DeepSpeedConfig(
             model=inputs.model,
             param_dtype=settings.ds.param_dtype,
@@ -64,7 +66,7 @@ def rank_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> Rank
 
 def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> RolloutConfig:
     """Return what each rollout actor is made with."""
-    rollout, vllm, data = settings.rollout, settings.vllm, settings.data
+    rollout, vllm, data, lora = settings.rollout, settings.vllm, settings.data, settings.ds.lora
     engine = VllmConfig(
         model=inputs.model,
         dtype=engine_dtype(settings),
@@ -78,6 +80,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         seed=settings.train.seed,
         num_threads=layout.engine_threads,
         sync_timeout_s=vllm.sync_timeout_s,
+        adapter=Adapter(lora.rank, lora.alpha) if lora.rank and lora.sync == "adapter" else None,
     )
     limits = Limits(
         max_turns=rollout.max_turns,

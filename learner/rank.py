@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +25,8 @@ from .metrics import Metrics, merge
 from .objective import Objective
 
 if TYPE_CHECKING:
+    import torch
+
     from ..executors.transports import BucketWriter
 
 Role = Literal["actor", "reference"]
@@ -34,7 +37,7 @@ class RankConfig:
     """What every rank is made with."""
 
     actor: DeepSpeedConfig
-    reference: DeepSpeedConfig | None
+    reference: DeepSpeedConfig | None  # with adapters in the actor, its own base weights are the reference
     seed: int
     num_threads: int  # on CPU
     timeout_s: float
@@ -93,15 +96,17 @@ class LearnerRank:
 
         from .logprobs import action_logprobs
 
-        strategy = self._actor if role == "actor" else self._reference
+        is_shared = role == "reference" and self._actor.adapters is not None
+        strategy = self._actor if role == "actor" or is_shared else self._reference
         if strategy is None:
             raise LearnerError("there is no reference model; --algo.kl.init_coef 0 loads none")
         scored = []
-        for batch in micro_batches:
-            if self._told_to_stop():
-                return None
-            with torch.no_grad():
-                scored.append(action_logprobs(strategy.model, batch, self._device).logprobs_N.cpu().numpy())
+        with self._actor.base_weights() if is_shared else nullcontext():
+            for batch in micro_batches:
+                if self._told_to_stop():
+                    return None
+                with torch.no_grad():
+                    scored.append(action_logprobs(strategy.model, batch, self._device).logprobs_N.cpu().numpy())
         return scored
 
     def train(
@@ -140,7 +145,7 @@ class LearnerRank:
         from ..executors.transports import CudaIpcWriter, ShmWriter
         from .strategy import buckets
 
-        specs = [TensorSpec(spec.name, dtype, spec.shape) for spec in self._actor.tensor_specs()]
+        specs = [TensorSpec(spec.name, dtype, spec.shape) for spec in self._actor.export_specs()]
         self._plan = list(buckets(specs, self._config.bucket_bytes))
         if self._rank == 0:
             self._writer = CudaIpcWriter(self._plan) if self._device.type == "cuda" else ShmWriter(self._plan)
@@ -152,7 +157,13 @@ class LearnerRank:
             return None if self._writer is None else self._writer.write(index, tensors)
 
     def scale_weights(self, *, undo: bool) -> None:
-        """Halve every tensor, or undo that: exact both ways, but for fp16's tiniest numbers until the next step."""
+        """Halve every tensor, or undo that: exact both ways, but for fp16's tiniest numbers until the next step.
+
+        Of a model with adapters each B becomes noise, and goes back to what it was.
+        """
+        if self._actor.adapters is not None:
+            self._actor.perturb_adapters(undo=undo)
+            return
         for specs in self._plan:
             with self._actor.gathered([spec.name for spec in specs], is_changed=True) as tensors:
                 for tensor in tensors:
@@ -167,23 +178,33 @@ class LearnerRank:
         return self._actor.load(Path(folder), tag)
 
     def save_hf(self, folder: str, source: str) -> None:
-        """Write the actor as a Hugging Face folder, with the tokenizer of `source`."""
+        """Write the actor as a Hugging Face folder, with the tokenizer of `source`; its adapters beside it."""
         from .hf_folder import save_hf
 
-        specs = self._actor.tensor_specs()
-        tensors = {}
-        for spec in specs:
-            with self._actor.gathered([spec.name]) as (tensor,):
-                if self._rank == 0:
-                    tensors[spec.name] = tensor.detach().cpu().clone()
+        tensors = self._whole(self._actor.tensor_specs())
         if self._rank == 0:
             save_hf(Path(folder), source, tensors)
+        if self._actor.adapters is not None:
+            tensors = self._whole(self._actor.adapter_specs())
+            if self._rank == 0:
+                self._actor.adapters.save(Path(folder).with_name("adapter"), source, tensors)
 
     def close(self) -> None:
         """Free the export buffers."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    def _whole(self, specs: list[TensorSpec]) -> "dict[str, torch.Tensor]":
+        """Gather tensors one by one; rank 0 keeps them in host memory."""
+        import torch
+
+        tensors: dict[str, torch.Tensor] = {}
+        for spec in specs:
+            with self._actor.gathered([spec.name]) as (tensor,):
+                if self._rank == 0:
+                    tensors[spec.name] = tensor.detach().to("cpu", getattr(torch, spec.dtype), copy=True)
+        return tensors
 
     def _told_to_stop(self) -> bool:
         """Agree with the other ranks, since all must leave a step at the same micro-batch."""

@@ -24,6 +24,7 @@ from .inputs import Inputs, count_steps
 from .interrupt import EXIT_CODE, Interrupt, signals_raise
 from .loop import run_loop, save
 from .loop_parts import LoopState, Parts
+from .lora import check_lora, describe
 from .memory import MemoryMeter
 from .objective import Objective
 from .placement import Cluster, Layout, plan_layout
@@ -111,6 +112,7 @@ def _plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     check_context(model_config, settings.data.max_len)
     check_packable(model_config, settings.data.max_len)
     engine_dtype(settings)
+    check_lora(settings.ds)
     tokenizer = load_tokenizer(inputs.model)
     agent_for(tokenizer)  # refuses a tokenizer that cannot be used
     return Plan(
@@ -161,6 +163,7 @@ def _start(
         "learner ranks": layout.num_ranks,
         "param_dtype": settings.ds.param_dtype,
         "architecture": plan.architecture,
+        "adapters": describe(settings.ds.lora),
     }
     if checkpoint is not None:
         checkpoint.check_written_by(written_by)
