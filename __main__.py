@@ -10,8 +10,9 @@ from .registry import nearest
 USAGE = """\
 usage: turngym COMMAND ...
 
-  train    train a language model in an environment        turngym train --help
-  envs     list environments, check one, or play it        turngym envs --help
+  train         train a language model in an environment        turngym train --help
+  merge-lora    merge a LoRA adapter into its base model        turngym merge-lora --help
+  envs          list environments, check one, or play it        turngym envs --help
 
   --help, --version
 """
@@ -38,7 +39,13 @@ def _envs(arguments: list[str]) -> int:
     return main(arguments)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "envs": _envs}
+def _merge_lora(arguments: list[str]) -> int:
+    from .learner.merge_lora import main
+
+    return main(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "merge-lora": _merge_lora, "envs": _envs}
 
 USER_MISTAKE = 2  # exit code, as argparse has it
 RUN_FAILED = 1
