@@ -16,6 +16,7 @@ from turngym.executors.weights import checksum, views
 from turngym.learner.attention import PACKED
 from turngym.learner.batch import Batch
 from turngym.learner.deepspeed_strategy import DeepSpeedConfig
+from turngym.learner.logprobs import action_logprobs
 from turngym.learner.losses import PolicyOptions
 from turngym.learner.objective import Objective
 from turngym.learner.options import LoraOptions
@@ -36,8 +37,12 @@ def cluster(tmp_path_factory):
     cluster.close()
 
 
-def make_ranks(cluster: Cluster, model: Path, world_size: int, lora: LoraOptions) -> Ranks:
-    config = DeepSpeedConfig(model=str(model), param_dtype="fp32", attention=PACKED, lora=lora)
+def make_ranks(
+    cluster: Cluster, model: Path, world_size: int, lora: LoraOptions, *, load_in_4bit: bool = False
+) -> Ranks:
+    config = DeepSpeedConfig(
+        model=str(model), param_dtype="fp32", attention=PACKED, lora=lora, load_in_4bit=load_in_4bit
+    )
     ranks = cluster.ranks(
         RankConfig(actor=config, reference=None, seed=1, num_threads=1, timeout_s=120, bucket_bytes=1 << 20),
         Layout(world_size, 1, 0, 0, threads=1, engine_threads=1),
@@ -150,5 +155,48 @@ def test_adapters_alone_travel_under_the_names_that_peft_saves(cluster, tiny_mod
         saved = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
         assert saved.keys() == tensors.keys()
         assert all(torch.equal(saved[name], tensors[name]) for name in tensors)
+    finally:
+        ranks.close()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_4_bits_are_sharded_and_dequantised_for_the_engines(cluster, tiny_model, make_batch, tmp_path, world_size):
+    pytest.importorskip("bitsandbytes", reason="needs bitsandbytes: pip install 'turngym[qlora]'")
+    batch = make_batch(MASKS)
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32, attn_implementation=PACKED)
+    of_base = action_logprobs(plain, batch, "cpu").logprobs_N.detach().numpy()
+    base = {name: parameter.detach().clone() for name, parameter in plain.named_parameters()}
+    ranks = make_ranks(cluster, tiny_model, world_size, LoraOptions(rank=4, alpha=8), load_in_4bit=True)
+
+    def logprobs_of_what_is_exported() -> np.ndarray:
+        plain.load_state_dict(exported(ranks), strict=False)
+        return action_logprobs(plain, batch, "cpu").logprobs_N.detach().numpy()
+
+    try:
+        first = exported(ranks)
+        assert {name: tensor.shape for name, tensor in first.items()} == {n: tensor.shape for n, tensor in base.items()}
+        errors = {name: float((first[name] - base[name]).norm() / base[name].norm()) for name in base}
+        assert {name for name, error in errors.items() if error > 0} == {name for name in base if "_proj" in name}
+        assert max(errors.values()) < 0.15  # NF4 of normal weights: 0.09
+        reference = ranks.batch_logprobs(batch, "reference")
+        assert np.allclose(ranks.batch_logprobs(batch, "actor"), logprobs_of_what_is_exported(), atol=1e-4)
+        assert not np.allclose(reference, of_base, atol=1e-3)
+
+        ranks.scale_weights(undo=False)
+        perturbed = exported(ranks)
+        assert min((perturbed[n] - first[n]).norm() / first[n].norm() for n in base) > 0.4
+        assert np.allclose(ranks.batch_logprobs(batch, "actor"), logprobs_of_what_is_exported(), atol=1e-4)
+        ranks.scale_weights(undo=True)
+        assert all(torch.equal(tensor, first[name]) for name, tensor in exported(ranks).items())
+
+        assert ranks.train(batch, LOSS, lr=1e-2) is not None
+        later = ranks.batch_logprobs(batch, "actor")
+        assert np.allclose(later, logprobs_of_what_is_exported(), atol=1e-4)
+        assert not np.allclose(later, reference, atol=1e-2)
+        assert np.array_equal(ranks.batch_logprobs(batch, "reference"), reference)
+        ranks.save(str(tmp_path), "step_1", {"step": 1})
+        ranks.train(batch, LOSS, lr=1e-2)
+        assert ranks.load(str(tmp_path), "step_1") == {"step": 1}
+        assert np.array_equal(ranks.batch_logprobs(batch, "actor"), later)
     finally:
         ranks.close()
