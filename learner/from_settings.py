@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..agents.base import Sampling
 from ..errors import ConfigError
-from ..executors.engines.vllm import VllmConfig
+from ..executors.engines.vllm import Adapter, VllmConfig
 from ..executors.limits import Limits
 from ..executors.rollout_actor import RolloutConfig
 from ..registry import nearest, with_absolute_file
@@ -38,7 +38,12 @@ def engine_dtype(settings: TrainSettings) -> str:
 def rank_config(settings: TrainSettings, inputs: Inputs, roles: Sequence[Role], num_threads: int) -> RankConfig:
     """Return what each rank of a group that holds these roles is made with."""
     return RankConfig(
-        models={role: _model_config(settings, inputs, role) for role in roles},
+        # With adapters in the actor, its own base weights are the reference.
+        models={
+            role: _model_config(settings, inputs, role)
+            for role in roles
+            if role != "reference" or not settings.ds.lora.rank
+        },
         seed=settings.train.seed,
         num_threads=num_threads,
         timeout_s=settings.ds.timeout_s,
@@ -72,6 +77,8 @@ def _model_config(settings: TrainSettings, inputs: Inputs, role: Role) -> DeepSp
         weight_decay=options.adam.weight_decay,
         max_norm=options.max_norm,
         gradient_checkpointing=settings.actor.gradient_checkpointing_enable,
+        lora=settings.ds.lora if role == "actor" and settings.ds.lora.rank else None,
+        load_in_4bit=role == "actor" and settings.ds.load_in_4bit,
     )
 
 
@@ -82,7 +89,7 @@ def critic_model(settings: TrainSettings, inputs: Inputs) -> str:
 
 def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> RolloutConfig:
     """Return what each rollout actor is made with."""
-    rollout, vllm, data = settings.rollout, settings.vllm, settings.data
+    rollout, vllm, data, lora = settings.rollout, settings.vllm, settings.data, settings.ds.lora
     engine = VllmConfig(
         model=inputs.model,
         dtype=engine_dtype(settings),
@@ -96,6 +103,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         seed=settings.train.seed,
         num_threads=layout.engine_threads,
         sync_timeout_s=vllm.sync_timeout_s,
+        adapter=Adapter(lora.rank, lora.alpha) if lora.rank and lora.sync == "adapter" else None,
     )
     limits = Limits(
         max_turns=rollout.max_turns,

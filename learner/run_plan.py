@@ -11,6 +11,7 @@ from ..errors import ConfigError
 from .attention import check_context, check_packable
 from .from_settings import engine_dtype, objective, schedule
 from .inputs import Inputs, check_model, count_steps
+from .lora import check_lora
 from .objective import Objective
 from .reward_scoring import RewardReader, normalization, recoding
 from .role_plan import GroupPlan, plan_roles
@@ -63,6 +64,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     check_context(model_config, settings.data.max_len)
     check_packable(model_config, settings.data.max_len)
     engine_dtype(settings)
+    check_lora(settings.ds)
     tokenizer = load_tokenizer(inputs.model)
     agent_for(tokenizer)  # refuses a tokenizer that cannot be used
     return Plan(

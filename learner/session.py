@@ -20,6 +20,7 @@ from .inputs import Inputs
 from .interrupt import EXIT_CODE, Interrupt, signals_raise
 from .loop import run_loop, save
 from .loop_parts import LoopState, Parts
+from .lora import describe
 from .memory import MemoryMeter
 from .placement import Cluster, Layout, plan_layout
 from .progress import Progress
@@ -122,6 +123,7 @@ def _start(
         "learner ranks": layout.num_ranks,
         "param_dtype": settings.ds.param_dtype,
         "architecture": plan.architecture,
+        "adapters": describe(settings.ds.lora),
     }
     if checkpoint is not None:
         checkpoint.check_written_by(written_by)

@@ -29,7 +29,16 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 HEALTH_POLL_S = 1.0
+ADAPTER_RANKS = [1, 8, 16, 32, 64, 128, 256, 320, 512]  # vLLM has room for no others
 CAPTURE_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A low-rank adapter on the weights that the engine was started with; each update brings another."""
+
+    rank: int
+    alpha: int
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,7 @@ class VllmConfig:
     seed: int = 0
     num_threads: int = 1  # on CPU
     sync_timeout_s: float = 300.0
+    adapter: Adapter | None = None  # None: updates bring all weights
 
 
 class VllmEngine:
@@ -142,17 +152,22 @@ class VllmEngine:
 
     async def begin_update(self) -> None:
         """Make the worker ready for buckets."""
-        await self._call("turngym_begin_update")
+        await self._call("turngym_begin_update" if self._config.adapter is None else "turngym_begin_adapter")
 
     async def load_bucket(self, bucket: Bucket) -> int:
         """Load one bucket and return the checksum that the workers computed."""
-        checksums = await self._call("turngym_load_bucket", pickle.dumps(bucket))
+        method = "turngym_load_bucket" if self._config.adapter is None else "turngym_load_adapter_bucket"
+        checksums = await self._call(method, pickle.dumps(bucket))
         if len(set(checksums)) != 1:
             raise WeightSyncError(f"the workers of one engine received different bytes: checksums {checksums}")
         return int(checksums[0])
 
     async def finish_update(self, version: int) -> None:
         """Use the loaded weights from now on, under this version."""
+        if (adapter := self._config.adapter) is not None:
+            await self._call("turngym_finish_adapter", version, adapter.rank, adapter.alpha)
+            self._version = version
+            return
         missing = sorted(set().union(*await self._call("turngym_finish_update")))
         if missing:
             raise WeightSyncError(
@@ -179,7 +194,10 @@ class VllmEngine:
         final = None
         try:
             async for output in self._engine.generate(
-                {"prompt_token_ids": prompt_ids.tolist()}, _sampling_params(sampling), request_id
+                {"prompt_token_ids": prompt_ids.tolist()},
+                _sampling_params(sampling),
+                request_id,
+                lora_request=None if self._config.adapter is None else _adapter_request(version),
             ):
                 final = output.outputs[0]
         except VllmDeadError as error:
@@ -211,6 +229,9 @@ class VllmEngine:
             "worker_extension_cls": f"{__package__}.vllm_worker.WeightReceiver",
             "disable_log_stats": True,
         }
+        if config.adapter is not None:
+            rank = next((rank for rank in ADAPTER_RANKS if rank >= config.adapter.rank), config.adapter.rank)
+            arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         if not self._on_gpu:
             return arguments | {
                 "enforce_eager": True,
@@ -250,6 +271,14 @@ class VllmEngine:
             return task.result()
         finally:
             task.cancel()
+
+
+def _adapter_request(version: int) -> Any:
+    """Return the name of a version's adapter; cached keys and values are found by it, so no two versions share any."""
+    from vllm.lora.request import LoRARequest
+
+    # The worker has loaded it already: the path is never opened, and there is none to be found if it were.
+    return LoRARequest(f"version-{version}", version, "/loaded-from-memory") if version else None
 
 
 def _sampling_params(sampling: Sampling) -> Any:
