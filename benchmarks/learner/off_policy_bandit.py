@@ -1,9 +1,9 @@
 """What a correction is worth on data sampled from weights four versions old: a bandit of a few arms, in seconds.
 
-An attempt picks one of six arms at each of two places; its reward is the mean of the arms' values, with noise. The best
-arm is rare at first and a second best one is not: without a correction old data go on praising the second best after the
-policy has already moved there, and the best is forgotten. The score is the exact expected reward of the policy, averaged
-over the steps of training. All settings start alike and have the same rate, batch size and advantages.
+An attempt picks one of six arms at each of two places; its reward is the mean of the arms' values, with noise. The
+best arm is rare at first and a second best one is not: without a correction old data go on praising the second best
+after the policy has moved there already, and the best is forgotten. The score is the exact expected reward of the
+policy, averaged over the steps of training. All settings start alike, with one rate, batch size and kind of advantage.
 """
 
 import argparse
@@ -29,7 +29,9 @@ BASELINE, TRUNCATED = "4 old, no correction", "4 old, token/truncate 2"
 GOAL = 0.9
 
 
-def objective(level: str = "off", mode: str = "truncate", bounds: tuple[float, float] = (0.0, 2.0), **more) -> Objective:
+def objective(
+    level: str = "off", mode: str = "truncate", bounds: tuple[float, float] = (0.0, 2.0), **more
+) -> Objective:
     return Objective("ppo", PolicyOptions(), "token-mean", level, mode, bounds, **more)
 
 

@@ -51,7 +51,9 @@ def test_sequences_by_hand():
     assert weights("seq", "mask", made) == [0] * 4
     assert weights("seq", "mask", inputs(LOGS, (0.3, 2.0), **two)) == pytest.approx([0.375, 0.375, 0, 0])
     assert weights("geometric", "clip", made) == pytest.approx([root(0.375)] * 2 + [root(3)] * 2)
-    assert weights("geometric", "truncate", inputs(LOGS, (1, 1.5), **two)) == pytest.approx([root(0.375)] * 2 + [1.5] * 2)
+    assert weights("geometric", "truncate", inputs(LOGS, (1, 1.5), **two)) == pytest.approx(
+        [root(0.375)] * 2 + [1.5] * 2
+    )
     assert weights("geometric", "mask", inputs(LOGS, (1, 2), **two)) == pytest.approx([0, 0, root(3), root(3)])
     assert weights("geometric", "gate", inputs(LOGS, (1, 2), **two)) == pytest.approx([0, 0, 2, 1])
     assert weights("seq", "gate", inputs(LOGS, (0.3, 1), **two)) == pytest.approx([0.3, 1, 0, 0])

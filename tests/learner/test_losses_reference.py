@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -40,9 +41,7 @@ def weights_of_row(row, level, mode, gating, bounds):
     if level == "off":
         return units
     if gating != "ratio":
-        clamp = [
-            [min(max(exp(min(token[name], 0)), 1e-6), 1 - 1e-6) for name in ("rollout", "old")] for token in row
-        ]
+        clamp = [[min(max(exp(min(token[name], 0)), 1e-6), 1 - 1e-6) for name in ("rollout", "old")] for token in row]
         if gating == "tv":
             measured = [abs(p - q) for p, q in clamp]
         else:
@@ -123,7 +122,7 @@ def random_step(rng, spread):
     attempts = np.sort(rng.integers(0, 5, len(lengths)))
     rows = [
         [{name: float(array[n]) for name, array in numbers.items()} for n in range(start, end) if is_action[n]]
-        for start, end in zip(starts[:-1], starts[1:], strict=True)
+        for start, end in pairwise(starts)
     ]
     off = rng.choice([np.nan, np.inf, -np.inf, 3.0], num_tokens)
     batch = Batch(
@@ -144,7 +143,7 @@ def random_step(rng, spread):
 @pytest.mark.parametrize("spread", [0.5, 300.0])
 @pytest.mark.parametrize("name", list(POLICY_LOSSES))
 def test_equals_plain_loops(name, spread):
-    """Every aggregation with every correction, each on a random step of its own; 300 is far beyond what exp can take."""
+    """Every aggregation with every correction, each on a random step of its own; exp overflows at 300."""
     rng = np.random.default_rng(7)
     options = PolicyOptions(LOW, HIGH, None, *GATES)
     for aggregation in LOSS_AGGREGATIONS:
