@@ -11,8 +11,9 @@ from ..registry import nearest, with_absolute_file
 from .attention import PACKED
 from .deepspeed_strategy import DeepSpeedConfig
 from .inputs import Inputs
+from .kl_controller import KlController
 from .loop_parts import LoopSettings
-from .losses import PolicyOptions
+from .loss_choice import aggregation_choice, correction_choice, policy_options
 from .objective import Objective
 from .options import ActorOptions, CriticOptions
 from .placement import Layout
@@ -22,6 +23,7 @@ from .reward_shaping import shaping
 from .roles import Role
 from .schedule import Schedule, num_warmup_steps
 from .settings import TrainSettings
+from .value_loss import ValueObjective
 
 ENGINE_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SHARED_GPU_MEMORY = 0.4  # of a GPU that engine and learner share
@@ -124,23 +126,43 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
     )
 
 
-def objective(settings: TrainSettings) -> Objective:
-    """Return the loss, checked."""
-    actor, advantage, kl = settings.actor, settings.algo.advantage, settings.algo.kl
-    low, high = actor.eps_clip_low_high or (actor.eps_clip, actor.eps_clip)
-    bounds = advantage.is_correction_threshold
-    if len(bounds) != 2:
-        raise ConfigError(f"--algo.advantage.is_correction_threshold wants a lower and an upper bound, got {bounds}")
+def objective(settings: TrainSettings, *, is_stale: bool = False) -> Objective:
+    """Return the loss, checked.
+
+    Args:
+        settings: All options.
+        is_stale: Whether tokens of older weights will be trained on. Without a correction the loss then has the
+            engine's logprobs as its ratio's denominator.
+    """
+    actor, kl = settings.actor, settings.algo.kl
+    correction, aggregation = correction_choice(settings.algo.advantage), aggregation_choice(settings)
     return Objective(
         policy_loss=with_absolute_file(actor.policy_loss_type),
-        policy=PolicyOptions(low, high, actor.dual_clip),
-        aggregation=with_absolute_file(actor.loss_agg_mode or "token-mean"),
-        correction_level=advantage.is_correction_level,
-        correction_mode=advantage.is_correction_mode,
-        correction_bounds=(bounds[0], bounds[1]),
+        policy=policy_options(actor),
+        aggregation=aggregation.name,
+        correction_level=correction.level,
+        correction_mode=correction.mode,
+        correction_bounds=correction.bounds,
         kl_coef=kl.init_coef if kl.use_loss else 0.0,
         kl_estimator=kl.estimator,
+        correction_gating=correction.gating,
+        aggregation_length=aggregation.length,
+        has_unbiased_kl=kl.unbiased_gradient,
+        entropy_coef=actor.entropy_coef,
+        aux_loss_coef=actor.aux_loss_coef,
+        uses_rollout_as_old=is_stale and correction.level == "off",
     )
+
+
+def kl_controller(settings: TrainSettings) -> KlController:
+    """Return the coefficient of the KL and how it adapts, checked."""
+    kl = settings.algo.kl
+    return KlController(kl.init_coef, kl.target, kl.horizon)
+
+
+def value_objective(settings: TrainSettings) -> ValueObjective:
+    """Return the critic's loss, checked."""
+    return ValueObjective(settings.critic.value_clip)
 
 
 def schedule(settings: TrainSettings, num_steps: int, role: Role = "actor") -> Schedule:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from ..errors import LearnerError
 from ..executors.weights import Bucket, TensorSpec
+from .aggregations import Totals
 from .batch import Batch
 from .deepspeed_strategy import DeepSpeedConfig, DeepSpeedStrategy, init_process_group
-from .losses import Totals
 from .metrics import Metrics, merge
 from .roles import AnyObjective, Role
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from ..errors import LearnerError, WorkerError
 from ..executors.ray_calls import call_all
 from ..executors.weights import Bucket
+from .aggregations import Totals, count_totals
 from .batch import Batch
-from .losses import Totals, count_totals
 from .metrics import Metrics, merge, values
 from .packing import distribute
 from .rank import StepResult
