@@ -16,6 +16,9 @@ from torch.autograd.function import once_differentiable
 TILES = {"cpu": (256, 4096), "cuda": (4096, 16384)}
 """Rows and columns of one tile of logits: what stays in a CPU's cache, and what fills a GPU."""
 
+FLOOR = -1e4
+"""A token this far below the likeliest has probability 0 in any dtype; at -inf, 0 * inf would be NaN."""
+
 PROBE = (-60.0, -7.0, -0.5, 0.0, 0.1, 3.0, 25.0)
 """Logits sent along through what the model does after its head, to see that `LogitScale` does the same."""
 
@@ -90,27 +93,27 @@ class _HeadLogprobs(torch.autograd.Function):
                 peak_R = torch.maximum(peak_M[rows], tile_RC.amax(-1))
                 fall_R = peak_M[rows] - peak_R
                 fade_R = fall_R.exp()
-                # A token of probability 0 lies at -inf, and 0 * inf is NaN.
-                tile_RC.sub_(peak_R[:, None]).clamp_(min=torch.finfo(tile_RC.dtype).min)
+                tile_RC.sub_(peak_R[:, None]).clamp_(min=FLOOR)
                 fallen_R = torch.where(mass_M[rows] > 0, mass_M[rows] * fall_R, 0.0)
                 share_RC = tile_RC.exp()
                 moment_M[rows] = fade_R * (moment_M[rows] + fallen_R) + torch.linalg.vecdot(share_RC, tile_RC)
                 mass_M[rows] = fade_R * mass_M[rows] + share_RC.sum(-1)
                 peak_M[rows] = peak_R
         entropy_M = mass_M.log() - moment_M / mass_M
-        norm_M = peak_M + mass_M.log()
         ctx.scale, ctx.with_entropy_grad = scale, with_entropy_grad
         if not with_entropy_grad:
             ctx.mark_non_differentiable(entropy_M)
-        ctx.save_for_backward(hidden_MH, weight_VH, bias_V, targets_M, temperatures_M, norm_M, entropy_M)
-        return picked_M - norm_M, entropy_M
+        ctx.save_for_backward(hidden_MH, weight_VH, bias_V, targets_M, temperatures_M, peak_M, mass_M, entropy_M)
+        return picked_M - peak_M - mass_M.log(), entropy_M
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_MH, weight_VH, bias_V, targets_M, temperatures_M, norm_M, entropy_M = ctx.saved_tensors
+        hidden_MH, weight_VH, bias_V, targets_M, temperatures_M, peak_M, mass_M, entropy_M = ctx.saved_tensors
         grad_M, entropy_grad_M = (grad / temperatures_M for grad in grads)
-        dtype = norm_M.dtype
+        grad_share_M, entropy_share_M = -grad_M / mass_M, -entropy_grad_M / mass_M
+        offset_M = entropy_M - mass_M.log()
+        dtype = peak_M.dtype
         hidden_grad_MH = torch.zeros_like(hidden_MH, dtype=dtype)
         weight_grad_VH = torch.empty_like(weight_VH) if ctx.needs_input_grad[1] else None
         bias_grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=dtype)
@@ -120,14 +123,12 @@ class _HeadLogprobs(torch.autograd.Function):
             for rows in _slices(len(hidden_MH), _tile(hidden_MH)[0]):
                 logits_RC = _logits(hidden_MH[rows], weight_VH, bias_V, columns, ctx.scale)
                 slope_RC = ctx.scale.slope(logits_RC)
-                tile_RC = logits_RC.div_(temperatures_M[rows, None]).sub_(norm_M[rows, None])
+                tile_RC = logits_RC.div_(temperatures_M[rows, None]).sub_(peak_M[rows, None]).clamp_(min=FLOOR)
                 share_RC = tile_RC.exp()
+                factor_RC = grad_share_M[rows, None]
                 if ctx.with_entropy_grad:
-                    tile_RC.clamp_(min=torch.finfo(dtype).min).add_(entropy_M[rows, None])
-                    weights_RC = tile_RC.mul_(entropy_grad_M[rows, None]).add_(grad_M[rows, None])
-                    share_RC.mul_(weights_RC).neg_()
-                else:
-                    share_RC.mul_(-grad_M[rows, None])
+                    factor_RC = tile_RC.add_(offset_M[rows, None]).mul_(entropy_share_M[rows, None]).add_(factor_RC)
+                share_RC.mul_(factor_RC)
                 found, places_R = _find(targets_M[rows], columns)
                 share_RC.scatter_add_(-1, places_R[:, None], grad_M[rows].where(found, 0.0)[:, None])
                 share_RC.mul_(slope_RC)
