@@ -12,6 +12,8 @@ from .inputs import Inputs
 from .loop_parts import LoopSettings
 from .losses import PolicyOptions
 from .objective import Objective
+from .options import TrainOptions
+from .packing import MicroBatching
 from .placement import Layout
 from .plan import plan_batches
 from .rank import RankConfig
@@ -123,6 +125,14 @@ def schedule(settings: TrainSettings, num_steps: int) -> Schedule:
     updates = num_steps * plan.optimizer_steps * settings.train.max_epochs
     warmup = num_warmup_steps(updates, settings.actor.lr_warmup_ratio)
     return Schedule(settings.actor.lr_scheduler, updates, warmup, settings.actor.min_lr_ratio)
+
+
+def micro_batching(train: TrainOptions, hidden_size: int) -> MicroBatching:
+    """Return what bounds a forward pass; a transformer layer has about 12 x hidden_size^2 weights."""
+    attention_length = 12 * hidden_size
+    if train.dynamic_batch_enable:
+        return MicroBatching(max_tokens=train.max_tokens_per_gpu, attention_length=attention_length)
+    return MicroBatching(max_sequences=train.micro_batch_size, attention_length=attention_length)
 
 
 def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:

@@ -12,6 +12,7 @@ from ..executors.fleet import Fleet
 from ..executors.rollout_actor import RolloutActor, RolloutConfig
 from ..executors.transports import sweep_leftovers
 from .guardian import Guardian
+from .packing import MicroBatching
 from .rank import LearnerRank, RankConfig
 from .ranks import CONTROL_GROUP, Ranks
 
@@ -101,7 +102,7 @@ class Cluster:
             make_actor, layout.num_engines, start_timeout_s=start_timeout_s, max_restarts=max_restarts, say=say
         )
 
-    def ranks(self, config: RankConfig, layout: Layout, *, micro_batch_tokens: int, timeout_s: float) -> Ranks:
+    def ranks(self, config: RankConfig, layout: Layout, *, batching: MicroBatching, timeout_s: float) -> Ranks:
         """Make the learner's ranks."""
         import ray
 
@@ -115,7 +116,7 @@ class Cluster:
                 config, index, layout.num_ranks
             )
 
-        return Ranks(make_actor, layout.num_ranks, micro_batch_tokens=micro_batch_tokens, timeout_s=timeout_s)
+        return Ranks(make_actor, layout.num_ranks, batching=batching, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End Ray, and every process that this run began and that still lives."""

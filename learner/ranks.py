@@ -14,7 +14,7 @@ from .batch import Batch
 from .losses import Totals, count_totals
 from .metrics import Metrics, merge, values
 from .objective import Objective
-from .packing import distribute
+from .packing import MicroBatching, distribute
 from .rank import Role, StepResult
 
 CONTROL_GROUP = "control"  # the thread of a rank that takes orders while another computes
@@ -26,7 +26,7 @@ class Ranks:
     Args:
         make_actor: Makes rank `index` and returns its Ray handle.
         world_size: How many.
-        micro_batch_tokens: Most tokens in one forward pass.
+        batching: What bounds one forward pass.
         timeout_s: Deadline of one call.
     """
 
@@ -35,11 +35,11 @@ class Ranks:
         make_actor: Callable[[int], Any],  # Any: Ray's handles have no types
         world_size: int,
         *,
-        micro_batch_tokens: int,
+        batching: MicroBatching,
         timeout_s: float,
     ) -> None:
         self._actors = [make_actor(index) for index in range(world_size)]
-        self.micro_batch_tokens = micro_batch_tokens
+        self.batching = batching
         self._timeout_s = timeout_s
 
     @property
@@ -61,7 +61,7 @@ class Ranks:
 
     def batch_logprobs(self, batch: Batch, role: Role) -> NDArray[np.float32] | None:
         """Return the logprobs [N] of one large batch, split over ranks and micro-batches; None when stopped."""
-        plan = distribute(batch.lengths, self.world_size, self.micro_batch_tokens)
+        plan = distribute(batch.lengths, self.world_size, self.batching)
         calls = [
             actor.logprobs.remote([batch.select(micro) for micro in micros], role)
             for actor, micros in zip(self._actors, plan, strict=True)
@@ -84,7 +84,7 @@ class Ranks:
         """
         totals: Totals = count_totals(batch)
         part = batch if objective.needs_all_sequences else batch.select(_with_signal(batch))
-        plan = distribute(part.lengths, self.world_size, self.micro_batch_tokens)
+        plan = distribute(part.lengths, self.world_size, self.batching)
         if not plan[0]:
             plan = [[[]] for _ in self._actors]
         calls = [

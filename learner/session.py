@@ -18,7 +18,7 @@ from ..executors.fleet import Fleet
 from ..executors.ray_calls import call_all
 from .attention import check_context, check_packable
 from .checkpoint import Checkpoint, CheckpointFolder
-from .from_settings import engine_dtype, loop_settings, objective, rank_config, rollout_config, schedule
+from .from_settings import engine_dtype, loop_settings, micro_batching, objective, rank_config, rollout_config, schedule
 from .frontier import Frontier, FrontierState
 from .inputs import Inputs, count_steps
 from .interrupt import EXIT_CODE, Interrupt, signals_raise
@@ -48,6 +48,7 @@ class Plan:
     objective: Objective
     schedule: Schedule
     canary_prompt: list[int]
+    hidden_size: int
     architecture: str  # a hash; two models with the same one have the same tensors
 
 
@@ -120,6 +121,7 @@ def _plan(settings: TrainSettings, inputs: Inputs) -> Plan:
         objective(settings),
         schedule(settings, count_steps(settings, len(inputs.tasks))),
         tokenizer.encode(CANARY_TEXT, add_special_tokens=False),
+        model_config.get_text_config().hidden_size,
         _architecture(model_config),
     )
 
@@ -168,7 +170,7 @@ def _start(
     ranks = cluster.ranks(
         rank_config(settings, inputs, layout),
         layout,
-        micro_batch_tokens=settings.train.max_tokens_per_gpu,
+        batching=micro_batching(settings.train, plan.hidden_size),
         timeout_s=settings.ds.timeout_s,
     )
     stack.callback(ranks.close)

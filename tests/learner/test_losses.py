@@ -19,7 +19,7 @@ from turngym.learner.losses import (
     count_totals,
 )
 from turngym.learner.metrics import merge, values
-from turngym.learner.packing import distribute
+from turngym.learner.packing import MicroBatching, distribute
 
 MODES = list(LOSS_AGGREGATIONS)
 
@@ -220,7 +220,7 @@ def test_the_gradient_does_not_depend_on_the_split(step, mode, world_size, micro
 def test_the_gradient_does_not_depend_on_the_plan(step, mode):
     """Packed by tokens over three ranks, with empty micro-batches and an attempt cut in two."""
     totals = count_totals(step)
-    plan = distribute(step.lengths, 3, max_tokens=20)
+    plan = distribute(step.lengths, 3, MicroBatching(max_tokens=20))
     grads = [toy_gradient([step.select(micro) for micro in micros], totals, mode) for micros in plan]
     assert any(not micro for micros in plan for micro in micros)
     assert (sum(grads) - toy_gradient([step], totals, mode)).abs().max() < 1e-15
