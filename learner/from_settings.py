@@ -12,6 +12,7 @@ from .inputs import Inputs
 from .loop_parts import LoopSettings
 from .losses import PolicyOptions
 from .objective import Objective
+from .optimizers import optimizer_config
 from .options import TrainOptions
 from .packing import MicroBatching
 from .placement import Layout
@@ -34,14 +35,11 @@ def engine_dtype(settings: TrainSettings) -> str:
 
 def rank_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> RankConfig:
     """Return what each learner rank is made with."""
-    adam = settings.actor.adam
     actor = DeepSpeedConfig(
         model=inputs.model,
         param_dtype=settings.ds.param_dtype,
         attention=PACKED,
-        betas=adam.betas,
-        eps=adam.eps,
-        weight_decay=adam.weight_decay,
+        optimizer=optimizer_config(settings.actor, offload=settings.ds.adam_offload),
         max_norm=settings.actor.max_norm,
         gradient_checkpointing=settings.actor.gradient_checkpointing_enable,
     )

@@ -26,6 +26,7 @@ from .loop import run_loop, save
 from .loop_parts import LoopState, Parts
 from .memory import MemoryMeter
 from .objective import Objective
+from .optimizers import optimizer_config
 from .placement import Cluster, Layout, plan_layout
 from .progress import Progress
 from .ranks import Ranks
@@ -112,6 +113,7 @@ def _plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     check_context(model_config, settings.data.max_len)
     check_packable(model_config, settings.data.max_len)
     engine_dtype(settings)
+    optimizer_config(settings.actor, offload=settings.ds.adam_offload)
     tokenizer = load_tokenizer(inputs.model)
     agent_for(tokenizer)  # refuses a tokenizer that cannot be used
     return Plan(
@@ -159,6 +161,8 @@ def _start(
         num_engines=settings.vllm.num_engines,
         gpus_per_engine=settings.vllm.tensor_parallel_size,
     )
+    if settings.ds.adam_offload and not layout.is_on_gpu:
+        progress.say("--ds.adam_offload changes nothing without a GPU: the optimiser is in host memory anyway")
     written_by = {
         "learner ranks": layout.num_ranks,
         "param_dtype": settings.ds.param_dtype,
