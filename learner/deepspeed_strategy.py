@@ -5,7 +5,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,8 @@ import torch
 from ..errors import CheckpointError, ConfigError
 from ..executors.weights import TensorSpec
 from .lora import Adapters, add_lora, disabled_adapters, quantization
+from .muon import Muon
+from .optimizers import OptimizerConfig, is_offloaded, make_optimizer, rate_shares
 from .options import LoraOptions
 from .value_model import HEAD, load_value_model
 
@@ -31,9 +33,7 @@ class DeepSpeedConfig:
     kind: Literal["policy", "value"] = "policy"
     head_prefix: str = HEAD  # of a value model
     new_head: bool = False
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     max_norm: float = 1.0
     is_trained: bool = True
     gradient_checkpointing: bool = False
@@ -80,7 +80,7 @@ class DeepSpeedStrategy:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.device = device
         self._is_scaled = config.param_dtype == "fp16"
-        settings = _settings(config, self.world_size)
+        settings = _settings(config, self.world_size, device)
         hf_config = HfDeepSpeedConfig(settings)  # from_pretrained shards while it loads, as long as this lives
         model = _load(config)
         del hf_config
@@ -90,17 +90,13 @@ class DeepSpeedStrategy:
             add_lora(model, config.lora)
         optimizer = None
         if config.is_trained:
-            optimizer = torch.optim.AdamW(
-                [parameter for parameter in model.parameters() if parameter.requires_grad],
-                lr=0.0,  # set at every step
-                betas=config.betas,
-                eps=config.eps,
-                weight_decay=config.weight_decay,
-                fused=True,
-            )
+            optimizer = make_optimizer(config.optimizer, model, device)
+            self._rate_shares = rate_shares(optimizer)
         # The engine gathers, shards and reduces. Any: DeepSpeed has no types.
         self._engine: Any
         self._engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+        if isinstance(optimizer, Muon):
+            optimizer.attach(self._engine.optimizer, device)
         self._engine.train(config.is_trained)
         self._parameters = dict(self._engine.module.named_parameters())
         self.adapters = None if config.lora is None else Adapters(self._engine.module)
@@ -120,8 +116,8 @@ class DeepSpeedStrategy:
 
     def step(self, lr: float) -> float | None:
         """Take one optimiser step at this learning rate, if the loss scale of fp16 fits the gradients."""
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = lr
+        for group, share in zip(self._engine.optimizer.param_groups, self._rate_shares, strict=True):
+            group["lr"] = lr * share
         self._engine.step()
         if self._is_scaled and self._engine.optimizer.overflow:
             return None  # DeepSpeed has lowered the scale
@@ -254,7 +250,7 @@ def _load(config: DeepSpeedConfig) -> Any:  # Any: transformers' models are open
     return model
 
 
-def _settings(config: DeepSpeedConfig, world_size: int) -> dict[str, Any]:
+def _settings(config: DeepSpeedConfig, world_size: int, device: torch.device) -> dict[str, Any]:
     # With one rank there is nothing to shard: keep the parameters whole and save the copies.
     keep_whole = {
         "stage3_param_persistence_threshold": 10**12,
@@ -268,6 +264,8 @@ def _settings(config: DeepSpeedConfig, world_size: int) -> dict[str, Any]:
         "stage3_prefetch_bucket_size": 5 * 10**7,
         "reduce_bucket_size": 5 * 10**7,
     } | (keep_whole if world_size == 1 else {})
+    if config.is_trained and is_offloaded(config.optimizer, device):
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if config.offload_params:
         zero["offload_param"] = {"device": "cpu"}
     settings: dict[str, Any] = {

@@ -15,7 +15,9 @@ from .kl_controller import KlController
 from .loop_parts import LoopSettings
 from .loss_choice import aggregation_choice, correction_choice, policy_options
 from .objective import Objective
-from .options import ActorOptions, CriticOptions
+from .optimizers import optimizer_config
+from .options import ActorOptions, CriticOptions, TrainOptions
+from .packing import MicroBatching
 from .placement import Layout
 from .plan import plan_batches
 from .rank import RankConfig
@@ -74,9 +76,7 @@ def _model_config(settings: TrainSettings, inputs: Inputs, role: Role) -> DeepSp
         kind="policy" if role == "actor" else "value",
         head_prefix=settings.ds.value_head_prefix,
         new_head=True,
-        betas=options.adam.betas,
-        eps=options.adam.eps,
-        weight_decay=options.adam.weight_decay,
+        optimizer=optimizer_config(options, offload=settings.ds.adam_offload),
         max_norm=options.max_norm,
         gradient_checkpointing=settings.actor.gradient_checkpointing_enable,
         lora=settings.ds.lora if role == "actor" and settings.ds.lora.rank else None,
@@ -178,6 +178,14 @@ def schedule(settings: TrainSettings, num_steps: int, role: Role = "actor") -> S
 def has_env_reward(settings: TrainSettings) -> bool:
     """Whether the environment or --reward.remote_url gives a reward, beside or without a reward model."""
     return settings.reward.remote_url is not None or settings.agent not in (None, "env:Prompt")
+
+
+def micro_batching(train: TrainOptions, hidden_size: int) -> MicroBatching:
+    """Return what bounds a forward pass; a transformer layer has about 12 x hidden_size^2 weights."""
+    attention_length = 12 * hidden_size
+    if train.dynamic_batch_enable:
+        return MicroBatching(max_tokens=train.max_tokens_per_gpu, attention_length=attention_length)
+    return MicroBatching(max_sequences=train.micro_batch_size, attention_length=attention_length)
 
 
 def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:

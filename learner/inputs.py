@@ -64,12 +64,15 @@ def _check_counts(settings: TrainSettings) -> None:
 
 def _check_names(settings: TrainSettings) -> None:
     """Look up what is chosen by name, and refuse what cannot be honoured."""
-    from .advantages import ESTIMATORS
+    from .advantages import ESTIMATORS, check_credit
+    from .filtering import check_filtering
     from .kl_controller import KlController
     from .loss_choice import aggregation_choice, correction_choice, policy_options
 
     advantage, rollout, kl = settings.algo.advantage, settings.rollout, settings.algo.kl
     ESTIMATORS[advantage.estimator]
+    check_credit(advantage.estimator, advantage.credit, advantage.gamma, advantage.lambd)
+    check_filtering(settings.algo)
     policy_options(settings.actor)
     aggregation_choice(settings)
     correction_choice(advantage)

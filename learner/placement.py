@@ -12,6 +12,7 @@ from ..executors.fleet import Fleet
 from ..executors.rollout_actor import RolloutActor, RolloutConfig
 from ..executors.transports import sweep_leftovers
 from .guardian import Guardian
+from .packing import MicroBatching
 from .rank import LearnerRank, RankConfig
 from .ranks import CONTROL_GROUP, Ranks
 
@@ -102,7 +103,7 @@ class Cluster:
         )
 
     def ranks(
-        self, config: RankConfig, world_size: int, layout: Layout, *, micro_batch_tokens: int, timeout_s: float
+        self, config: RankConfig, world_size: int, layout: Layout, *, batching: MicroBatching, timeout_s: float
     ) -> Ranks:
         """Make a group of the learner's ranks."""
         import ray
@@ -117,7 +118,7 @@ class Cluster:
                 config, index, world_size
             )
 
-        return Ranks(make_actor, world_size, micro_batch_tokens=micro_batch_tokens, timeout_s=timeout_s)
+        return Ranks(make_actor, world_size, batching=batching, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End Ray, and every process that this run began and that still lives."""

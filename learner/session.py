@@ -14,7 +14,7 @@ from ..errors import ConfigError, EngineError, TrajectoryError
 from ..executors.fleet import Fleet
 from ..executors.ray_calls import call_all
 from .checkpoint import Checkpoint, CheckpointFolder
-from .from_settings import critic_model, engine_dtype, loop_settings, rank_config, rollout_config
+from .from_settings import critic_model, engine_dtype, loop_settings, micro_batching, rank_config, rollout_config
 from .frontier import Frontier, FrontierState
 from .inputs import Inputs
 from .interrupt import EXIT_CODE, Interrupt, signals_raise
@@ -119,6 +119,8 @@ def _start(
         num_engines=settings.vllm.num_engines,
         gpus_per_engine=settings.vllm.tensor_parallel_size,
     )
+    if settings.ds.adam_offload and not layout.is_on_gpu:
+        progress.say("--ds.adam_offload changes nothing without a GPU: the optimiser is in host memory anyway")
     written_by = {
         "learner ranks": layout.num_ranks,
         "param_dtype": settings.ds.param_dtype,
@@ -181,7 +183,7 @@ def _make_roles(plan: Plan, layout: Layout, cluster: Cluster) -> Roles:
             config,
             num_ranks,
             layout,
-            micro_batch_tokens=settings.train.max_tokens_per_gpu,
+            batching=micro_batching(settings.train, plan.hidden_size),
             timeout_s=settings.ds.timeout_s,
         )
         groups.append((group.roles, ranks))

@@ -16,7 +16,7 @@ from turngym.learner.logprobs import ActionLogprobs
 from turngym.learner.losses import POLICY_LOSSES, PolicyOptions
 from turngym.learner.metrics import merge, values
 from turngym.learner.objective import Objective
-from turngym.learner.packing import distribute
+from turngym.learner.packing import MicroBatching, distribute
 
 PLAIN = Objective("ppo", PolicyOptions(), "token-mean", "off", "truncate", (0.0, 2.0))
 LENGTH = 12
@@ -65,7 +65,7 @@ def check_split(objective, step):
     """Packed by tokens over three ranks, with empty micro-batches, an attempt cut in two, and rows in another order."""
     totals = count_totals(step, 5)
     whole, loss, metrics = gradient(objective, [step], totals)
-    micros = [micro for rank in distribute(step.lengths, 3, max_tokens=20) for micro in rank]
+    micros = [micro for rank in distribute(step.lengths, 3, MicroBatching(max_tokens=20)) for micro in rank]
     assert any(not micro for micro in micros)
     split, split_loss, split_metrics = gradient(objective, [step.select(micro) for micro in micros], totals)
     assert whole.abs().max() > 1e-4
