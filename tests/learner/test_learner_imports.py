@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-LIGHT = ("batch", "advantages", "losses", "corrections", "kl", "metrics", "ratios", "packing", "schedule")
+LIGHT = (
+    *("batch", "advantages", "losses", "corrections", "kl", "metrics", "ratios", "packing", "schedule"),
+    *("reward_shaping", "filtering", "reward_scoring", "serve_options", "reward_server"),
+)
 
 
 def test_light_modules_import_no_torch():
