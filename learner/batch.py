@@ -148,16 +148,16 @@ class Batch:
         return {name: array for name, array in arrays.items() if array is not None}
 
 
-def assemble(trajectories: Seq[Trajectory]) -> Batch:
-    """Lay the sequences of all valid trajectories end to end.
+def assemble(trajectories: Seq[Trajectory], is_valid_A: NDArray[np.bool_] | None = None) -> Batch:
+    """Lay the sequences of all valid trajectories end to end: those that did not fail, or those named.
 
-    Failed trajectories leave no token, only a gap in `attempts`; sequences without actions teach nothing and are
+    The others leave no token, only a gap in `attempts`; sequences without actions teach nothing and are
     left out.
     """
     pairs = [
         (attempt, sequence)
         for attempt, trajectory in enumerate(trajectories)
-        if trajectory.is_valid
+        if (trajectory.is_valid if is_valid_A is None else is_valid_A[attempt])
         for sequence in trajectory.sequences
         if sequence.num_actions
     ]

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from ..errors import CheckpointError, ConfigError
 from ..executors.weights import TensorSpec
+from .value_model import HEAD, load_value_model
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -25,6 +26,9 @@ class DeepSpeedConfig:
     model: str
     param_dtype: str
     attention: str
+    kind: Literal["policy", "value"] = "policy"
+    head_prefix: str = HEAD  # of a value model
+    new_head: bool = False
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = 0.0
@@ -67,7 +71,6 @@ class DeepSpeedStrategy:
     def __init__(self, config: DeepSpeedConfig, device: torch.device) -> None:
         import deepspeed
         import torch.distributed as dist
-        from transformers import AutoModelForCausalLM
         from transformers.integrations import HfDeepSpeedConfig
 
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -75,14 +78,8 @@ class DeepSpeedStrategy:
         self._is_scaled = config.param_dtype == "fp16"
         settings = _settings(config, self.world_size)
         hf_config = HfDeepSpeedConfig(settings)  # from_pretrained shards while it loads, as long as this lives
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
-                config.model, dtype=DTYPES[config.param_dtype], attn_implementation=config.attention
-            )
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot load a causal language model from {config.model!r}: {error}") from error
+        model = _load(config)
         del hf_config
-        model.config.use_cache = False
         if config.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         optimizer = None
@@ -146,6 +143,21 @@ class DeepSpeedStrategy:
         with deepspeed.zero.GatheredParameters(parameters, modifier_rank=0 if is_changed else None):
             yield [p.data for p in parameters]
 
+    def master_shards(self) -> dict[str, torch.Tensor]:
+        """Return this rank's part of each flat fp32 parameter, padded to equal parts."""
+        from deepspeed.utils import safe_get_local_fp32_param
+
+        return {name: safe_get_local_fp32_param(p) for name, p in self._parameters.items() if p.requires_grad}
+
+    def whole(self, name: str, shard: torch.Tensor) -> torch.Tensor:
+        """Gather the flat parts and cut off the padding."""
+        import torch.distributed as dist
+
+        parts = [torch.empty_like(shard) for _ in range(self.world_size)]
+        dist.all_gather(parts, shard.contiguous())
+        parameter = self._parameters[name]
+        return torch.cat(parts)[: parameter.ds_numel].view(tuple(parameter.ds_shape))
+
     def save(self, folder: Path, tag: str, state: dict[str, Any]) -> None:
         """Write this rank's shards, with `state` and the random state beside them."""
         client_state = {"turngym": state, "random": _random_state(self.device)}
@@ -158,6 +170,26 @@ class DeepSpeedStrategy:
             raise CheckpointError(f"{folder / tag} is not a checkpoint of TurnGym, or of another number of ranks")
         _restore_random_state(client_state["random"], self.device)
         return client_state["turngym"]  # type: ignore[no-any-return]
+
+
+def _load(config: DeepSpeedConfig) -> Any:  # Any: transformers' models are open
+    from transformers import AutoModelForCausalLM
+
+    dtype = DTYPES[config.param_dtype]
+    if config.kind == "value":
+        return load_value_model(
+            config.model,
+            head_prefix=config.head_prefix,
+            dtype=dtype,
+            attention=config.attention,
+            new_head=config.new_head,
+        )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(config.model, dtype=dtype, attn_implementation=config.attention)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot load a causal language model from {config.model!r}: {error}") from error
+    model.config.use_cache = False
+    return model
 
 
 def _settings(config: DeepSpeedConfig, world_size: int) -> dict[str, Any]:

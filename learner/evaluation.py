@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..agents.base import Sampling
 from ..envs.task import Task
@@ -36,8 +37,12 @@ def evaluate(
     attempts_per_task: int,
     progress: Progress,
     should_stop: Callable[[], bool],
+    judge: Callable[[Sequence[Group]], NDArray[np.float64]] | None = None,
 ) -> EvalResult | None:
-    """Run all tasks and return the scores, in the order of the tasks; None when told to stop."""
+    """Run all tasks and return the scores, in the order of the tasks; None when told to stop.
+
+    `judge` gives each attempt's reward, NaN where it has none; by default it is the environment's.
+    """
     numbers = tuple(range(attempts_per_task))
     done: dict[int, Group] = {}
     for place, group in fleet.run([Attempts(task, numbers) for task in tasks], sampling, should_stop):
@@ -46,7 +51,10 @@ def evaluate(
     if len(done) < len(tasks):
         return None
     groups = tuple(done[place] for place in range(len(tasks)))
-    means = [np.mean([t.reward for t in group.trajectories if t.is_valid]) for group in groups if group.num_valid]
+    rewards_A = _own_rewards(groups) if judge is None else judge(groups)
+    places = np.cumsum([len(group.trajectories) for group in groups])[:-1]
+    known = [part[np.isfinite(part)] for part in np.split(rewards_A, places)]
+    means = [part.mean() for part in known if len(part)]
     num_attempts = sum(len(group.trajectories) for group in groups)
     return EvalResult(
         reward=float(np.mean(means)) if means else None,
@@ -55,3 +63,7 @@ def evaluate(
         num_failed=num_attempts - sum(group.num_valid for group in groups),
         groups=groups,
     )
+
+
+def _own_rewards(groups: Sequence[Group]) -> NDArray[np.float64]:
+    return np.array([t.reward if t.is_valid else np.nan for group in groups for t in group.trajectories])

@@ -1,5 +1,7 @@
 """From a run's options to what its parts are made with."""
 
+from collections.abc import Sequence
+
 from ..agents.base import Sampling
 from ..errors import ConfigError
 from ..executors.engines.vllm import VllmConfig
@@ -12,9 +14,12 @@ from .inputs import Inputs
 from .loop_parts import LoopSettings
 from .losses import PolicyOptions
 from .objective import Objective
+from .options import ActorOptions, CriticOptions
 from .placement import Layout
 from .plan import plan_batches
 from .rank import RankConfig
+from .reward_shaping import shaping
+from .roles import Role
 from .schedule import Schedule, num_warmup_steps
 from .settings import TrainSettings
 
@@ -30,36 +35,49 @@ def engine_dtype(settings: TrainSettings) -> str:
     return ENGINE_DTYPES[name]
 
 
-def rank_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> RankConfig:
-    """Return what each learner rank is made with."""
-    adam = settings.actor.adam
-    actor = DeepSpeedConfig(
-        model=inputs.model,
-        param_dtype=settings.ds.param_dtype,
-        attention=PACKED,
-        betas=adam.betas,
-        eps=adam.eps,
-        weight_decay=adam.weight_decay,
-        max_norm=settings.actor.max_norm,
-        gradient_checkpointing=settings.actor.gradient_checkpointing_enable,
-    )
-    reference = None
-    if settings.algo.kl.init_coef:
-        reference = DeepSpeedConfig(
-            model=inputs.model,
-            param_dtype=settings.ds.param_dtype,
-            attention=PACKED,
-            is_trained=False,
-            offload_params=settings.ref.offload,
-        )
+def rank_config(settings: TrainSettings, inputs: Inputs, roles: Sequence[Role], num_threads: int) -> RankConfig:
+    """Return what each rank of a group that holds these roles is made with."""
     return RankConfig(
-        actor=actor,
-        reference=reference,
+        models={role: _model_config(settings, inputs, role) for role in roles},
         seed=settings.train.seed,
-        num_threads=layout.threads,
+        num_threads=num_threads,
         timeout_s=settings.ds.timeout_s,
         is_deterministic=settings.train.full_determinism_enable,
+        ema_beta=settings.train.ema_beta if settings.train.enable_ema else None,
     )
+
+
+def _model_config(settings: TrainSettings, inputs: Inputs, role: Role) -> DeepSpeedConfig:
+    if role in ("reference", "reward"):
+        is_reward = role == "reward"
+        return DeepSpeedConfig(
+            model=settings.reward.model_name_or_path or "" if is_reward else inputs.model,
+            param_dtype=settings.ds.param_dtype,
+            attention=PACKED,
+            kind="value" if is_reward else "policy",
+            head_prefix=settings.ds.value_head_prefix,
+            is_trained=False,
+            offload_params=settings.reward.offload if is_reward else settings.ref.offload,
+        )
+    options = settings.actor if role == "actor" else settings.critic
+    return DeepSpeedConfig(
+        model=inputs.model if role == "actor" else critic_model(settings, inputs),
+        param_dtype=settings.ds.param_dtype,
+        attention=PACKED,
+        kind="policy" if role == "actor" else "value",
+        head_prefix=settings.ds.value_head_prefix,
+        new_head=True,
+        betas=options.adam.betas,
+        eps=options.adam.eps,
+        weight_decay=options.adam.weight_decay,
+        max_norm=options.max_norm,
+        gradient_checkpointing=settings.actor.gradient_checkpointing_enable,
+    )
+
+
+def critic_model(settings: TrainSettings, inputs: Inputs) -> str:
+    """Return what the critic begins as: its own model, else the reward model, else the actor."""
+    return settings.critic.model_name_or_path or settings.reward.model_name_or_path or inputs.model
 
 
 def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> RolloutConfig:
@@ -117,17 +135,24 @@ def objective(settings: TrainSettings) -> Objective:
     )
 
 
-def schedule(settings: TrainSettings, num_steps: int) -> Schedule:
-    """Return the learning rate's course over the whole run, checked."""
+def schedule(settings: TrainSettings, num_steps: int, role: Role = "actor") -> Schedule:
+    """Return the course of a role's learning rate over the whole run, checked."""
     plan = plan_batches(settings.rollout, settings.train, settings.algo.advantage, 1)
-    updates = num_steps * plan.optimizer_steps * settings.train.max_epochs
-    warmup = num_warmup_steps(updates, settings.actor.lr_warmup_ratio)
-    return Schedule(settings.actor.lr_scheduler, updates, warmup, settings.actor.min_lr_ratio)
+    options: ActorOptions | CriticOptions = settings.critic if role == "critic" else settings.actor
+    frozen = max(0, settings.critic.freezing_steps) if role == "actor" else 0
+    updates = max(0, num_steps - frozen) * plan.optimizer_steps * settings.train.max_epochs
+    warmup = num_warmup_steps(updates, options.lr_warmup_ratio)
+    return Schedule(options.lr_scheduler, updates, warmup, options.min_lr_ratio)
+
+
+def has_env_reward(settings: TrainSettings) -> bool:
+    """Whether the environment or --reward.remote_url gives a reward, beside or without a reward model."""
+    return settings.reward.remote_url is not None or settings.agent not in (None, "env:Prompt")
 
 
 def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:
     """Return the numbers of the loop."""
-    rollout, held_out, kl = settings.rollout, settings.eval, settings.algo.kl
+    rollout, held_out = settings.rollout, settings.eval
     max_tokens = rollout.max_new_tokens or settings.data.max_len
     return LoopSettings(
         batches=plan_batches(rollout, settings.train, settings.algo.advantage, 1),
@@ -140,13 +165,17 @@ def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:
         eval_at_start=held_out.at_start,
         eval_at_end=held_out.at_end,
         save_every=settings.ckpt.save_steps,
-        estimator=settings.algo.advantage.estimator,
-        no_std_norm=settings.algo.advantage.no_std_norm,
-        reward_clip=settings.reward.clip_range,
-        reward_kl_coef=0.0 if kl.use_loss else kl.init_coef,
-        kl_estimator=kl.estimator,
-        needs_reference=kl.init_coef != 0,
+        algo=settings.algo,
+        shaping=shaping(
+            settings.reward,
+            mask_truncated=settings.algo.advantage.mask_truncated,
+            has_env_reward=has_env_reward(settings),
+            max_turn_tokens=max_tokens,
+            max_episode_tokens=rollout.max_episode_tokens or settings.data.max_len,
+        ),
         peak_lr=settings.actor.adam.lr,
+        critic_peak_lr=settings.critic.adam.lr,
+        freezing_steps=settings.critic.freezing_steps,
         max_failed_fraction=settings.train.max_failed_fraction,
         trajectories_per_step=settings.logger.trajectories_per_step,
     )

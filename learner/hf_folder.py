@@ -2,22 +2,28 @@
 
 import shutil
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
 
-def save_hf(folder: Path, source: str, tensors: dict[str, torch.Tensor]) -> None:
+def save_hf(
+    folder: Path, source: str, tensors: dict[str, torch.Tensor], *, kind: Literal["policy", "value"] = "policy"
+) -> None:
     """Write config, generation config, tokenizer of `source` and these weights, replacing an older folder.
 
-    The folder appears whole or not at all.
+    A value model becomes a sequence classifier of one label. The folder appears whole or not at all.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
     from transformers.initialization import no_init_weights
 
     config = AutoConfig.from_pretrained(source)
+    auto_class: Any = AutoModelForCausalLM  # Any: transformers' classes are open
+    if kind == "value":
+        config.num_labels, auto_class = 1, AutoModelForSequenceClassification
     dtype = next(iter(tensors.values())).dtype
     with no_init_weights(), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = auto_class.from_config(config, dtype=dtype)
     model.load_state_dict(tensors, strict=False, assign=True)
     model.tie_weights()
     unset = [name for name, parameter in model.named_parameters() if parameter.is_meta]

@@ -32,7 +32,7 @@ def check_inputs(settings: TrainSettings) -> Inputs:
     plan_batches(settings.rollout, settings.train, settings.algo.advantage, world_size)
     _check_counts(settings)
     _check_names(settings)
-    model = _check_model(settings.actor.model_name_or_path)
+    model = check_model(settings.actor.model_name_or_path, "--actor.model_name_or_path")
     env = _environment(settings)
     tasks = _tasks(settings, env)
     if settings.data.max_samples < len(tasks):
@@ -86,29 +86,34 @@ def _check_names(settings: TrainSettings) -> None:
         )
 
 
-def _check_model(path: str | None) -> str:
+def check_model(path: str | None, option: str) -> str:
+    """Return the model's folder or hub name, once it looks like one.
+
+    Raises:
+        ConfigError: It does not.
+    """
     if path is None:
-        raise ConfigError("--actor.model_name_or_path is missing: a Hugging Face folder or hub name")
+        raise ConfigError(f"{option} is missing: a Hugging Face folder or hub name")
     folder = Path(path).expanduser()
     looks_like_path = path.startswith((".", "/", "~")) or path.count("/") != 1
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ConfigError(f"--actor.model_name_or_path: {path!r} is a folder without config.json, so no model")
+            raise ConfigError(f"{option}: {path!r} is a folder without config.json, so no model")
         if not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir()):
-            raise ConfigError(f"--actor.model_name_or_path: {path!r} has no weights (*.safetensors or *.bin)")
+            raise ConfigError(f"{option}: {path!r} has no weights (*.safetensors or *.bin)")
         return str(folder.resolve())
     if looks_like_path or folder.exists():
-        raise ConfigError(f"--actor.model_name_or_path: there is no model folder {path!r}")
+        raise ConfigError(f"{option}: there is no model folder {path!r}")
     return path
 
 
 def _environment(settings: TrainSettings) -> EnvFactory:
     agent, url = settings.agent, settings.reward.remote_url
     if agent is None:
-        if url is None:
+        if url is None and settings.reward.model_name_or_path is None:
             raise ConfigError(
                 "nothing says what to train on: give --agent env:NAME ('turngym envs list' shows them), or "
-                "--data.prompt_dataset with --reward.remote_url FILE.py"
+                "--data.prompt_dataset with --reward.remote_url FILE.py or --reward.model_name_or_path"
             )
         return resolve("Prompt", _prompt_arguments(settings, url))
     kind, _, spec = agent.partition(":")
@@ -125,7 +130,7 @@ def _environment(settings: TrainSettings) -> EnvFactory:
     return resolve(spec, arguments)
 
 
-def _prompt_arguments(settings: TrainSettings, url: str) -> dict[str, object]:
+def _prompt_arguments(settings: TrainSettings, url: str | None) -> dict[str, object]:
     return {
         "remote_url": url,
         "apply_chat_template": settings.data.apply_chat_template,

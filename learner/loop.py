@@ -2,28 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..envs.task import Task
-from ..errors import TurnGymError
 from ..executors.buffer import Buffer, Group
 from ..executors.fleet import Attempts
 from ..executors.trajectory import Trajectory
-from .advantages import AdvantageInputs, clip_rewards, estimate
+from .advantages import NEEDS_TEACHER
 from .attempts import check_failures, rollout_metrics
 from .batch import Batch, assemble
 from .evaluation import evaluate
 from .frontier import Frontier
-from .kl import reward_kl
-from .loop_parts import LoopSettings, LoopState, Parts
+from .loop_parts import InterruptedStepError, LoopSettings, LoopState, Parts
 from .report import Scores
-
-
-class InterruptedStepError(TurnGymError):
-    """The run was asked to stop where the weights are those of the last whole step."""
+from .step_advantages import with_advantages
+from .step_rewards import shaped_rewards, step_rewards
 
 
 def run_loop(
@@ -65,23 +62,24 @@ def run_loop(
             parts.folder.train_store.write(step, _kept(trajectories, settings.trajectories_per_step))
             check_failures(trajectories, settings.max_failed_fraction)
 
-            # 2. Logprobs of the policy that the step starts from, and of the reference, where they are needed.
-            batch = assemble(trajectories)
+            # 2. What each attempt is worth, and what policies, reference and critic say of its tokens.
             with progress.stage("score", seconds):
-                batch = _score(parts, settings, batch)
+                rewards = step_rewards(parts, settings, groups)
+                batch = _score(parts, settings, state, assemble(trajectories, rewards.is_valid_A))
 
             # 3. One advantage for each action token.
-            batch, advantage_metrics = _with_advantages(batch, groups, settings)
-            metrics |= advantage_metrics
+            batch, advantage_metrics = with_advantages(batch, groups, rewards, settings, state)
+            metrics |= advantage_metrics | rewards.metrics
 
             # 4. Optimiser steps.
+            updates = state.optimizer_steps
             with progress.stage("train", seconds):
                 taken = _train(parts, settings, state, batch)
             metrics |= taken
             state.step, state.frontier = step, frontier.state()  # from here on the step is whole, whatever follows
 
             # 5. The engines get the new weights, if there are any.
-            if taken:
+            if state.optimizer_steps > updates:
                 with progress.stage("sync", seconds):
                     parts.sync.publish()
 
@@ -113,11 +111,13 @@ def save(parts: Parts, state: LoopState, scores: Scores) -> None:
     if state.saved_step == state.step:
         return
     tag = parts.checkpoints.begin(state.step)
-    parts.ranks.save(str(parts.checkpoints.root), tag, {"step": state.step})
+    parts.roles.save(str(parts.checkpoints.root), tag, {"step": state.step})
     parts.checkpoints.finish(
         state.step,
         {
             "optimizer_steps": state.optimizer_steps,
+            "critic_steps": state.critic_steps,
+            "kl_coef": state.kl_coef,
             "version": parts.sync.version,
             "written_by": parts.written_by,
             "frontier": asdict(state.frontier),
@@ -139,39 +139,17 @@ def _roll_out(parts: Parts, settings: LoopSettings, tasks: Sequence[Task]) -> li
     return [groups[place] for place in range(len(tasks))]
 
 
-def _score(parts: Parts, settings: LoopSettings, batch: Batch) -> Batch:
+def _score(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch) -> Batch:
+    """Add what the models say of the batch's tokens, where the algorithm asks for it."""
+    kl, estimator = settings.algo.kl, settings.algo.advantage.estimator
     updates = settings.batches.optimizer_steps * settings.num_epochs
-    if updates > 1 or settings.reward_kl_coef:
-        batch = batch.with_old_logprobs(_known(parts.ranks.batch_logprobs(batch, "actor")))
-    if settings.needs_reference:
-        batch = batch.with_ref_logprobs(_known(parts.ranks.batch_logprobs(batch, "reference")))
+    if updates > 1 or (kl.init_coef and not kl.use_loss) or estimator in NEEDS_TEACHER:
+        batch = batch.with_old_logprobs(_known(parts.roles["actor"].batch_scores(batch, "actor")))
+    if "reference" in parts.roles:
+        batch = batch.with_ref_logprobs(_known(parts.roles["reference"].batch_scores(batch, "reference")))
+    if "critic" in parts.roles:
+        batch = batch.with_values(_known(parts.roles["critic"].batch_scores(batch, "critic")))
     return batch
-
-
-def _with_advantages(batch: Batch, groups: Sequence[Group], settings: LoopSettings) -> tuple[Batch, dict[str, float]]:
-    trajectories = [t for group in groups for t in group.trajectories]
-    actions = batch.is_action
-    penalty_M = np.zeros(batch.num_actions)
-    metrics: dict[str, float] = {}
-    if settings.reward_kl_coef:
-        assert batch.old_logprobs is not None  # _score saw to both
-        assert batch.ref_logprobs is not None
-        kl_M = reward_kl(settings.kl_estimator, batch.old_logprobs[actions], batch.ref_logprobs[actions])
-        penalty_M = settings.reward_kl_coef * kl_M
-        metrics["kl/reference"] = float(kl_M.mean()) if len(kl_M) else 0.0
-    advantages = estimate(
-        settings.estimator,
-        AdvantageInputs(
-            rewards_A=clip_rewards([t.reward if t.is_valid else np.nan for t in trajectories], settings.reward_clip),
-            is_valid_A=np.array([t.is_valid for t in trajectories], bool),
-            group_A=_group_numbers(groups),
-            attempt_M=batch.attempt_of_token[actions],
-            turn_M=batch.turns[actions].astype(np.int64),
-            penalty_M=penalty_M,
-            no_std_norm=settings.no_std_norm,
-        ),
-    )
-    return batch.with_advantages(advantages.advantages_M), metrics | advantages.metrics
 
 
 def _train(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch) -> dict[str, float]:
@@ -180,17 +158,24 @@ def _train(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch)
     A step may only be left before its first update: from then on the weights have moved, and it is finished.
     """
     taken: list[dict[str, float]] = []
+    is_frozen = state.step < settings.freezing_steps
     for _ in range(settings.num_epochs):
         for part in _mini_batches(batch, settings.batches.optimizer_steps):
+            if "critic" in parts.roles and part.num_actions:
+                lr = settings.critic_peak_lr * parts.critic_schedule.factor(state.critic_steps + 1)
+                critic = parts.roles["critic"]
+                taken.append(
+                    _finished(critic.train(part, parts.value_objective, lr, role="critic", may_stop=not taken))
+                )
+                state.critic_steps += 1
+            if is_frozen:
+                continue
             if not (part.advantages != 0).any() and not parts.objective.needs_all_sequences:
                 parts.progress.say("no attempt differs from its siblings: this update has no gradient and is skipped")
                 continue
             lr = settings.peak_lr * parts.schedule.factor(state.optimizer_steps + 1)
-            metrics = parts.ranks.train(part, parts.objective, lr, may_stop=not taken)
-            if metrics is None:
-                raise InterruptedStepError
+            taken.append(_finished(parts.roles["actor"].train(part, parts.objective, lr, may_stop=not taken)))
             state.optimizer_steps += 1
-            taken.append(metrics)
     names = {name for metrics in taken for name in metrics}
     return {name: float(np.mean([m[name] for m in taken if name in m])) for name in sorted(names)}
 
@@ -206,6 +191,7 @@ def _evaluate(
             settings.eval_attempts,
             parts.progress,
             parts.interrupt.is_set,
+            judge=None if parts.reward_reader is None else partial(_judged, parts, settings),
         )
     if result is None:
         raise InterruptedStepError
@@ -218,16 +204,16 @@ def _evaluate(
     return list(result.groups)
 
 
+def _judged(parts: Parts, settings: LoopSettings, groups: Sequence[Group]) -> NDArray[np.float64]:
+    return shaped_rewards(parts, settings, groups).raw_rewards_A
+
+
 def _is_due(step: int, frontier: Frontier, settings: LoopSettings) -> bool:
     """Whether the held-out tasks are to be scored after this step."""
     if step == 0:
         return settings.eval_at_start
     is_last = step >= settings.num_steps or not frontier.num_left
     return (is_last and settings.eval_at_end) or (settings.eval_every > 0 and step % settings.eval_every == 0)
-
-
-def _group_numbers(groups: Sequence[Group]) -> NDArray[np.int64]:
-    return np.repeat(np.arange(len(groups)), [len(group.trajectories) for group in groups])
 
 
 def _mini_batches(batch: Batch, count: int) -> list[Batch]:
@@ -240,6 +226,12 @@ def _mini_batches(batch: Batch, count: int) -> list[Batch]:
 
 def _kept(trajectories: Sequence[Trajectory], count: int) -> Sequence[Trajectory]:
     return trajectories if count < 0 else trajectories[:count]
+
+
+def _finished(metrics: dict[str, float] | None) -> dict[str, float]:
+    if metrics is None:
+        raise InterruptedStepError
+    return metrics
 
 
 def _known(logprobs_N: NDArray[np.float32] | None) -> NDArray[np.float32]:

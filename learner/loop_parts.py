@@ -5,17 +5,26 @@ from dataclasses import dataclass
 
 from ..agents.base import Sampling
 from ..envs.task import Task
+from ..errors import TurnGymError
 from ..executors.fleet import Fleet
 from .checkpoint import CheckpointFolder
 from .frontier import Frontier, FrontierState
 from .interrupt import Interrupt
 from .objective import Objective
+from .options import AlgoOptions
 from .plan import BatchPlan
 from .progress import Progress
-from .ranks import Ranks
+from .reward_scoring import RewardReader
+from .reward_shaping import Shaping
+from .roles import Roles
 from .run_folder import RunFolder
 from .schedule import Schedule
+from .value_loss import ValueObjective
 from .weight_sync import WeightSync
+
+
+class InterruptedStepError(TurnGymError):
+    """The run was asked to stop where the weights are those of the last whole step."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +41,11 @@ class LoopSettings:
     eval_at_start: bool
     eval_at_end: bool
     save_every: int
-    estimator: str
-    no_std_norm: bool
-    reward_clip: tuple[float, float]
-    reward_kl_coef: float  # KL in the reward; 0 for none
-    kl_estimator: str
-    needs_reference: bool
+    algo: AlgoOptions
+    shaping: Shaping
     peak_lr: float
+    critic_peak_lr: float
+    freezing_steps: int  # first steps, in which only the critic learns
     max_failed_fraction: float
     trajectories_per_step: int
 
@@ -50,15 +57,19 @@ class LoopState:
     Attributes:
         frontier: Which tasks come next. Those of a step that was cut short are handed out again.
         step: Steps done.
-        optimizer_steps: Updates of the weights.
+        optimizer_steps: Updates of the actor's weights.
+        critic_steps: Updates of the critic's.
         saved_step: The step of the newest checkpoint; None without one.
+        kl_coef: Weight of the KL, which may adapt.
         is_interrupted: The run was asked to stop before its end.
     """
 
     frontier: FrontierState
     step: int = 0
     optimizer_steps: int = 0
+    critic_steps: int = 0
     saved_step: int | None = None
+    kl_coef: float = 0.0
     is_interrupted: bool = False
 
 
@@ -70,10 +81,13 @@ class Parts:
     eval_tasks: Sequence[Task]
     frontier: Frontier
     fleet: Fleet
-    ranks: Ranks
+    roles: Roles
     sync: WeightSync
     objective: Objective
     schedule: Schedule
+    value_objective: ValueObjective
+    critic_schedule: Schedule
+    reward_reader: RewardReader | None
     checkpoints: CheckpointFolder
     written_by: dict[str, str | int]  # what a checkpoint can only be read by
     folder: RunFolder

@@ -8,7 +8,7 @@ from torch import Tensor
 from .batch import Batch
 from .corrections import CorrectionInputs, correct
 from .kl import kl_metrics, token_kl
-from .logprobs import ActionLogprobs
+from .logprobs import ActionLogprobs, action_logprobs
 from .losses import POLICY_LOSSES, PolicyInputs, PolicyOptions, Totals, aggregate, aggregation_weights
 from .metrics import Mean, Metrics
 
@@ -41,6 +41,12 @@ class Objective:
     def needs_all_sequences(self) -> bool:
         """Whether a sequence without any advantage still has a gradient."""
         return self.kl_coef != 0
+
+    def of_model(
+        self, model: torch.nn.Module, batch: Batch, totals: Totals, device: torch.device | str
+    ) -> tuple[Tensor, Metrics]:
+        """Run the policy over a micro-batch; return its share of the loss, and its metrics."""
+        return self(action_logprobs(model, batch, device), batch, totals)
 
     def __call__(self, scored: ActionLogprobs, batch: Batch, totals: Totals) -> tuple[Tensor, Metrics]:
         """Return this part's share of the loss and its metrics.

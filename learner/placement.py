@@ -101,8 +101,10 @@ class Cluster:
             make_actor, layout.num_engines, start_timeout_s=start_timeout_s, max_restarts=max_restarts, say=say
         )
 
-    def ranks(self, config: RankConfig, layout: Layout, *, micro_batch_tokens: int, timeout_s: float) -> Ranks:
-        """Make the learner's ranks."""
+    def ranks(
+        self, config: RankConfig, world_size: int, layout: Layout, *, micro_batch_tokens: int, timeout_s: float
+    ) -> Ranks:
+        """Make a group of the learner's ranks."""
         import ray
 
         # One thread computes, another takes `request_stop` meanwhile.
@@ -111,11 +113,11 @@ class Cluster:
         options = {"num_cpus": 1, "num_gpus": layout.gpus_per_rank}
 
         def make_actor(index: int) -> Any:
-            return remote.options(**options, runtime_env=_runtime_env(layout.threads)).remote(
-                config, index, layout.num_ranks
+            return remote.options(**options, runtime_env=_runtime_env(config.num_threads)).remote(
+                config, index, world_size
             )
 
-        return Ranks(make_actor, layout.num_ranks, micro_batch_tokens=micro_batch_tokens, timeout_s=timeout_s)
+        return Ranks(make_actor, world_size, micro_batch_tokens=micro_batch_tokens, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End Ray, and every process that this run began and that still lives."""

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 from ..errors import ConfigError
 from ..executors.options import RolloutOptions
+from .advantages import NEEDS_GROUP
 from .options import AdvantageOptions, TrainOptions
-
-# Estimators that compare the attempts at one task with each other.
-GROUP_ESTIMATORS = ("group_norm", "reinforce_baseline")
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def plan_batches(
     for option, value in counts.items():
         if value < 1:
             raise ConfigError(f"{option} must be at least 1, got {value}")
-    if advantage.estimator in GROUP_ESTIMATORS and rollout.n_samples_per_prompt < 2:
+    if advantage.estimator in NEEDS_GROUP and rollout.n_samples_per_prompt < 2:
         raise ConfigError(
             f"--algo.advantage.estimator {advantage.estimator} compares attempts at one task and needs "
             f"--rollout.n_samples_per_prompt of at least 2, got {rollout.n_samples_per_prompt}"

@@ -1,4 +1,4 @@
-"""One learner rank: a process that holds its share of the actor (and reference), trains it, and exports weights.
+"""One learner rank: a process that holds its share of some models, trains them, and exports the actor's weights.
 
 The driver calls all ranks at once with the same method; whatever needs all of them is a collective
 with a deadline. `request_stop` may come from another thread at any time.
@@ -7,10 +7,10 @@ with a deadline. `request_stop` may come from another thread at any time.
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,25 +21,26 @@ from .batch import Batch
 from .deepspeed_strategy import DeepSpeedConfig, DeepSpeedStrategy, init_process_group
 from .losses import Totals
 from .metrics import Metrics, merge
-from .objective import Objective
+from .roles import AnyObjective, Role
 
 if TYPE_CHECKING:
-    from ..executors.transports import BucketWriter
+    from torch import Tensor
 
-Role = Literal["actor", "reference"]
+    from ..executors.transports import BucketWriter
+    from .ema import Ema
 
 
 @dataclass(frozen=True)
 class RankConfig:
     """What every rank is made with."""
 
-    actor: DeepSpeedConfig
-    reference: DeepSpeedConfig | None
+    models: Mapping[Role, DeepSpeedConfig]
     seed: int
     num_threads: int  # on CPU
     timeout_s: float
     bucket_bytes: int = 256 << 20
     is_deterministic: bool = False
+    ema_beta: float | None = None  # None: no average of the actor is kept
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class LearnerRank:
         self._stop = threading.Event()
         self._writer: BucketWriter | None = None
         self._plan: list[tuple[TensorSpec, ...]] = []
+        self._ema: Ema | None = None
 
     def address(self) -> tuple[str, int]:
         """Return this host's address and a free port, for the ranks to meet at."""
@@ -70,7 +72,7 @@ class LearnerRank:
             return ray.util.get_node_ip_address(), int(probe.getsockname()[1])
 
     def setup(self, address: str, port: int) -> int:
-        """Join the other ranks and load the models; return the number of parameters."""
+        """Join the other ranks and load the models; return the number of parameters of the first."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         import torch
 
@@ -81,54 +83,65 @@ class LearnerRank:
         if self._config.is_deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
         self._device = init_process_group(self._rank, self._world_size, address, port, self._config.timeout_s)
-        self._actor = DeepSpeedStrategy(self._config.actor, self._device)
-        self._reference = None
-        if self._config.reference is not None:
-            self._reference = DeepSpeedStrategy(self._config.reference, self._device)
-        return sum(int(np.prod(spec.shape)) for spec in self._actor.tensor_specs())
+        self._models: dict[Role, DeepSpeedStrategy] = {
+            role: DeepSpeedStrategy(config, self._device) for role, config in self._config.models.items()
+        }
+        self._any = next(iter(self._models.values()))
+        if self._config.ema_beta is not None and "actor" in self._models:
+            from .ema import Ema
 
-    def logprobs(self, micro_batches: Sequence[Batch], role: Role) -> list[NDArray[np.float32]] | None:
-        """Return each micro-batch's logprobs [N] under a role's weights; None when told to stop."""
+            self._ema = Ema(self._models["actor"], self._config.ema_beta)
+        return sum(int(np.prod(spec.shape)) for spec in self._any.tensor_specs())
+
+    def scores(self, micro_batches: Sequence[Batch], role: Role) -> list[NDArray[np.float32]] | None:
+        """Return what a role says of each token [N] of each micro-batch; None when told to stop.
+
+        Policies give the logprobs of actions, the critic its values before them, the reward model its number after
+        every token.
+        """
         import torch
 
-        from .logprobs import action_logprobs
-
-        strategy = self._actor if role == "actor" else self._reference
-        if strategy is None:
-            raise LearnerError("there is no reference model; --algo.kl.init_coef 0 loads none")
         scored = []
         for batch in micro_batches:
             if self._told_to_stop():
                 return None
             with torch.no_grad():
-                scored.append(action_logprobs(strategy.model, batch, self._device).logprobs_N.cpu().numpy())
+                scored.append(self._score(role, batch).cpu().numpy())
         return scored
 
     def train(
-        self, micro_batches: Sequence[Batch], totals: Totals, objective: Objective, lr: float, may_stop: bool = True
+        self,
+        micro_batches: Sequence[Batch],
+        role: Role,
+        totals: Totals,
+        objective: AnyObjective,
+        lr: float,
+        may_stop: bool = True,
     ) -> StepResult | None:
         """Take one optimiser step; None when told to stop (if it may), with the weights as they were.
 
         Raises:
             LearnerError: Loss or gradient is not finite.
         """
-        from .logprobs import action_logprobs
-
+        strategy = self._model(role)
         loss_sum, metrics = 0.0, []
         for index, batch in enumerate(micro_batches):
             if may_stop and self._told_to_stop():
                 return None
-            scored = action_logprobs(self._actor.model, batch, self._device)
-            loss, part = objective(scored, batch, totals)
+            loss, part = objective.of_model(strategy.model, batch, totals, self._device)
             loss_sum += float(loss.detach())
             metrics.append(part)
-            self._actor.accumulate(loss, is_last=index == len(micro_batches) - 1)
-        (total,) = self._actor.reduce_sum([loss_sum])
+            strategy.accumulate(loss, is_last=index == len(micro_batches) - 1)
+        (total,) = strategy.reduce_sum([loss_sum])
         if not np.isfinite(total):
-            raise LearnerError(f"the loss of this step is {total}; the step was not taken")
-        grad_norm = self._actor.step(lr)
+            raise LearnerError(f"the {role}'s loss of this step is {total}; the step was not taken")
+        grad_norm = strategy.step(lr)
         if grad_norm is not None and not np.isfinite(grad_norm):
-            raise LearnerError(f"the gradient norm is {grad_norm}; go on from the last checkpoint, with a lower rate")
+            raise LearnerError(
+                f"the {role}'s gradient norm is {grad_norm}; go on from the last checkpoint, with a lower rate"
+            )
+        if role == "actor" and self._ema is not None and grad_norm is not None:
+            self._ema.update()
         return StepResult(loss_sum, grad_norm, merge(metrics))
 
     def request_stop(self) -> None:
@@ -140,7 +153,7 @@ class LearnerRank:
         from ..executors.transports import CudaIpcWriter, ShmWriter
         from .strategy import buckets
 
-        specs = [TensorSpec(spec.name, dtype, spec.shape) for spec in self._actor.tensor_specs()]
+        specs = [TensorSpec(spec.name, dtype, spec.shape) for spec in self._model("actor").tensor_specs()]
         self._plan = list(buckets(specs, self._config.bucket_bytes))
         if self._rank == 0:
             self._writer = CudaIpcWriter(self._plan) if self._device.type == "cuda" else ShmWriter(self._plan)
@@ -148,36 +161,50 @@ class LearnerRank:
 
     def export(self, index: int) -> Bucket | None:
         """Gather bucket `index` on all ranks; rank 0 writes it and returns it."""
-        with self._actor.gathered([spec.name for spec in self._plan[index]]) as tensors:
+        with self._model("actor").gathered([spec.name for spec in self._plan[index]]) as tensors:
             return None if self._writer is None else self._writer.write(index, tensors)
 
     def scale_weights(self, *, undo: bool) -> None:
         """Halve every tensor, or undo that: exact both ways, but for fp16's tiniest numbers until the next step."""
         for specs in self._plan:
-            with self._actor.gathered([spec.name for spec in specs], is_changed=True) as tensors:
+            with self._model("actor").gathered([spec.name for spec in specs], is_changed=True) as tensors:
                 for tensor in tensors:
                     tensor.mul_(2.0 if undo else 0.5)
 
     def save(self, folder: str, tag: str, state: dict[str, Any]) -> None:
-        """Write this rank's part of a checkpoint."""
-        self._actor.save(Path(folder), tag, state)
+        """Write this rank's part of a checkpoint: the actor as `folder/tag`, a critic in it."""
+        for role, strategy in self._trained():
+            place = (Path(folder), tag) if role == "actor" else (Path(folder, tag), role)
+            shards = {} if self._ema is None or role != "actor" else {"ema": self._ema.state_dict()}
+            strategy.save(*place, state | shards)
 
     def load(self, folder: str, tag: str) -> dict[str, Any]:
-        """Read this rank's part of a checkpoint."""
-        return self._actor.load(Path(folder), tag)
+        """Read this rank's part of a checkpoint and return its `state`."""
+        state: dict[str, Any] = {}
+        for role, strategy in self._trained():
+            place = (Path(folder), tag) if role == "actor" else (Path(folder, tag), role)
+            state = strategy.load(*place)
+            shards = state.pop("ema", None)
+            if role == "actor" and self._ema is not None and shards is not None:
+                self._ema.load_state_dict(shards)
+        return state
 
-    def save_hf(self, folder: str, source: str) -> None:
-        """Write the actor as a Hugging Face folder, with the tokenizer of `source`."""
+    def save_hf(self, folder: str, source: str, role: Role = "actor", averaged: bool = False) -> None:
+        """Write a model, or the actor's average, as a Hugging Face folder with the tokenizer of `source`."""
         from .hf_folder import save_hf
 
-        specs = self._actor.tensor_specs()
+        strategy = self._model(role)
+        if averaged and self._ema is None:
+            raise LearnerError("no average of the actor is kept; --train.enable_ema keeps one")
         tensors = {}
-        for spec in specs:
-            with self._actor.gathered([spec.name]) as (tensor,):
+        for spec in strategy.tensor_specs():
+            average = self._ema.whole(spec.name) if averaged and self._ema is not None else None
+            with strategy.gathered([spec.name]) as (tensor,):
                 if self._rank == 0:
-                    tensors[spec.name] = tensor.detach().cpu().clone()
+                    whole = tensor if average is None else average.to(tensor.dtype)
+                    tensors[spec.name] = whole.detach().cpu().clone()
         if self._rank == 0:
-            save_hf(Path(folder), source, tensors)
+            save_hf(Path(folder), source, tensors, kind=self._config.models[role].kind)
 
     def close(self) -> None:
         """Free the export buffers."""
@@ -185,7 +212,26 @@ class LearnerRank:
             self._writer.close()
             self._writer = None
 
+    def _score(self, role: Role, batch: Batch) -> "Tensor":
+        from .logprobs import action_logprobs
+        from .value_model import token_values, values_before_actions
+
+        model = self._model(role).model
+        if role == "critic":
+            return values_before_actions(model, batch, self._device)
+        if role == "reward":
+            return token_values(model, batch, self._device)
+        return action_logprobs(model, batch, self._device).logprobs_N
+
+    def _model(self, role: Role) -> DeepSpeedStrategy:
+        if role not in self._models:
+            raise LearnerError(f"these ranks hold no {role}, only {', '.join(self._models)}")
+        return self._models[role]
+
+    def _trained(self) -> list[tuple[Role, DeepSpeedStrategy]]:
+        return [(role, model) for role, model in self._models.items() if self._config.models[role].is_trained]
+
     def _told_to_stop(self) -> bool:
         """Agree with the other ranks, since all must leave a step at the same micro-batch."""
-        (stops,) = self._actor.reduce_sum([float(self._stop.is_set())])
+        (stops,) = self._any.reduce_sum([float(self._stop.is_set())])
         return stops > 0

@@ -13,15 +13,16 @@ from ..executors.weights import Bucket
 from .batch import Batch
 from .losses import Totals, count_totals
 from .metrics import Metrics, merge, values
-from .objective import Objective
 from .packing import distribute
-from .rank import Role, StepResult
+from .rank import StepResult
+from .roles import AnyObjective, Role
 
+PREFIXES: dict[Role, str] = {"actor": "policy", "critic": "value"}  # of the metrics of those who learn
 CONTROL_GROUP = "control"  # the thread of a rank that takes orders while another computes
 
 
 class Ranks:
-    """The learner.
+    """A group of ranks that hold the same models.
 
     Args:
         make_actor: Makes rank `index` and returns its Ray handle.
@@ -52,32 +53,35 @@ class Ranks:
         (address, port) = self._results([self._actors[0].address.remote()], "finding the first rank")[0]
         return [actor.setup.remote(address, port) for actor in self._actors]
 
-    def logprobs(self, batches: Sequence[Batch], role: Role) -> list[NDArray[np.float32]] | None:
-        """Return the logprobs [N] of each batch, one forward pass each, on every rank alike; None when stopped."""
-        scored: list[list[NDArray[np.float32]] | None] = self._all(
-            "logprobs", f"scoring with the {role}", batches, role
-        )
+    def scores(self, batches: Sequence[Batch], role: Role) -> list[NDArray[np.float32]] | None:
+        """Return a role's scores [N] of each batch, one forward pass each, on every rank alike; None when stopped."""
+        scored: list[list[NDArray[np.float32]] | None] = self._all("scores", f"scoring with the {role}", batches, role)
         return scored[0]
 
-    def batch_logprobs(self, batch: Batch, role: Role) -> NDArray[np.float32] | None:
-        """Return the logprobs [N] of one large batch, split over ranks and micro-batches; None when stopped."""
+    def batch_scores(self, batch: Batch, role: Role) -> NDArray[np.float32] | None:
+        """Return a role's scores [N] of one large batch, split over ranks and micro-batches; None when stopped.
+
+        Logprobs of a policy, values before actions of the critic, the reward model's number after every token.
+        """
         plan = distribute(batch.lengths, self.world_size, self.micro_batch_tokens)
         calls = [
-            actor.logprobs.remote([batch.select(micro) for micro in micros], role)
+            actor.scores.remote([batch.select(micro) for micro in micros], role)
             for actor, micros in zip(self._actors, plan, strict=True)
         ]
         scored = self._results(calls, f"scoring with the {role}")
         if any(part is None for part in scored):
             return None
-        logprobs_N = np.zeros(batch.num_tokens, np.float32)
+        scores_N = np.zeros(batch.num_tokens, np.float32)
         for micros, parts in zip(plan, scored, strict=True):
             for micro, part in zip(micros, parts, strict=True):
                 tokens = [np.arange(batch.starts[index], batch.starts[index + 1]) for index in micro]
                 if tokens:
-                    logprobs_N[np.concatenate(tokens)] = part
-        return logprobs_N
+                    scores_N[np.concatenate(tokens)] = part
+        return scores_N
 
-    def train(self, batch: Batch, objective: Objective, lr: float, *, may_stop: bool = True) -> dict[str, float] | None:
+    def train(
+        self, batch: Batch, objective: AnyObjective, lr: float, *, role: Role = "actor", may_stop: bool = True
+    ) -> dict[str, float] | None:
         """Take one optimiser step on a batch and return its metrics; None when stopped, which `may_stop` allows.
 
         Sequences whose advantages are all 0 have no gradient and are left out; they stay in the denominators.
@@ -88,7 +92,7 @@ class Ranks:
         if not plan[0]:
             plan = [[[]] for _ in self._actors]
         calls = [
-            actor.train.remote([part.select(micro) for micro in micros], totals, objective, lr, may_stop)
+            actor.train.remote([part.select(micro) for micro in micros], role, totals, objective, lr, may_stop)
             for actor, micros in zip(self._actors, plan, strict=True)
         ]
         results: list[StepResult | None] = self._results(calls, "an optimiser step")
@@ -97,14 +101,15 @@ class Ranks:
             return None
         merged: Metrics = merge(result.metrics for result in done)
         grad_norm = done[0].grad_norm
-        norm = {"policy/overflows": 1.0} if grad_norm is None else {"policy/grad_norm": grad_norm}
+        prefix = PREFIXES[role]
+        norm = {f"{prefix}/overflows": 1.0} if grad_norm is None else {f"{prefix}/grad_norm": grad_norm}
         return (
             values(merged)
             | norm
             | {
-                "policy/loss": sum(result.loss for result in done),
-                "policy/lr": lr,
-                "policy/trained_tokens": float(part.num_tokens),
+                f"{prefix}/loss": sum(result.loss for result in done),
+                f"{prefix}/lr": lr,
+                f"{prefix}/trained_tokens": float(part.num_tokens),
             }
         )
 
@@ -137,9 +142,9 @@ class Ranks:
         state: dict[str, Any] = self._all("load", "reading a checkpoint", folder, tag)[0]
         return state
 
-    def save_hf(self, folder: str, source: str) -> None:
-        """Write the actor as a Hugging Face folder."""
-        self._all("save_hf", "writing the model", folder, source)
+    def save_hf(self, folder: str, source: str, role: Role = "actor", *, averaged: bool = False) -> None:
+        """Write a model, or the actor's average, as a Hugging Face folder."""
+        self._all("save_hf", f"writing the {role}", folder, source, role, averaged)
 
     def close(self, timeout_s: float = 3.0) -> None:
         """Free shared buffers and end the ranks."""

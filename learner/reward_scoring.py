@@ -39,6 +39,15 @@ class Normalization:
         return normalised
 
 
+@dataclass(frozen=True)
+class RewardReader:
+    """How a reward model reads attempts and what is made of its answer; see `reward_batch` and `model_scores`."""
+
+    recode: Recode | None
+    max_tokens: int
+    moments: Normalization | None
+
+
 def normalization(config: "PretrainedConfig", model: str) -> Normalization:
     """Return the moments that a reward model's configuration holds.
 

@@ -4,7 +4,7 @@ In this order: sources are weighed and added; the sum is clipped; the penalty fo
 was cut off loses part of what is left. An attempt's reward depends on that attempt alone.
 """
 
-# A attempts, T turns
+# A attempts
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,15 +78,12 @@ class ShapedRewards:
         rewards_A: float64; NaN exactly where it is not valid.
         is_valid_A: bool; the attempt did not fail, has a reward from every source, and is not masked as truncated.
         raw_rewards_A: float64, the weighed sum of the sources, neither clipped nor penalised; NaN where not known.
-        turn_rewards_AT: float64; a row sums to the attempt's reward, 0 past its last turn and where it is not valid.
-            Turns have the environment's rewards, and whatever else made the attempt's is the last turn's.
         metrics: What to log.
     """
 
     rewards_A: Floats
     is_valid_A: Bools
     raw_rewards_A: Floats
-    turn_rewards_AT: Floats
     metrics: dict[str, float]
 
 
@@ -177,7 +174,7 @@ def shape_rewards(
         metrics["reward/clipped"] = float((clipped_A != raw_A)[is_scored_A].mean())
         metrics["reward/penalty_overlong"] = float(overlong_A[is_scored_A].mean())
         metrics["reward/penalty_stop"] = float((clipped_A - overlong_A - shaped_A)[is_scored_A].mean())
-    return ShapedRewards(rewards_A, is_valid_A, raw_A, _turn_rewards(trajectories, rewards_A, shaping), metrics)
+    return ShapedRewards(rewards_A, is_valid_A, raw_A, metrics)
 
 
 def is_truncated(trajectory: Trajectory) -> bool:
@@ -227,14 +224,3 @@ def _checked_scores(model_scores_A: ArrayLike | None, shaping: Shaping, num_atte
     if scores.shape != (num_attempts,):
         raise TrajectoryError(f"one score of the reward model for each of {num_attempts} attempts, got {scores.shape}")
     return scores
-
-
-def _turn_rewards(trajectories: Sequence[Trajectory], rewards_A: Floats, shaping: Shaping) -> Floats:
-    num_turns = max((len(t.rewards_per_turn) for t in trajectories), default=0)
-    rewards_AT = np.zeros((len(trajectories), max(1, num_turns)))
-    for row_T, trajectory, reward in zip(rewards_AT, trajectories, rewards_A, strict=True):
-        if np.isfinite(reward):
-            turns = len(trajectory.rewards_per_turn)
-            row_T[:turns] = (shaping.env_weight or 0.0) * trajectory.rewards_per_turn
-            row_T[max(0, turns - 1)] += reward - row_T.sum()
-    return rewards_AT

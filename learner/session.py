@@ -1,7 +1,6 @@
 """One run from its processes to its report: start, resume, loop, save, report, and leave nothing behind."""
 
-import hashlib
-import json
+import os
 import sys
 import time
 from contextlib import ExitStack
@@ -11,44 +10,25 @@ from typing import Any
 
 from rich.console import Console
 
-from ..agents.chat import agent_for
-from ..agents.tokenizer import load_tokenizer
 from ..errors import ConfigError, EngineError, TrajectoryError
 from ..executors.fleet import Fleet
 from ..executors.ray_calls import call_all
-from .attention import check_context, check_packable
 from .checkpoint import Checkpoint, CheckpointFolder
-from .from_settings import engine_dtype, loop_settings, objective, rank_config, rollout_config, schedule
+from .from_settings import critic_model, engine_dtype, loop_settings, rank_config, rollout_config
 from .frontier import Frontier, FrontierState
-from .inputs import Inputs, count_steps
+from .inputs import Inputs
 from .interrupt import EXIT_CODE, Interrupt, signals_raise
 from .loop import run_loop, save
 from .loop_parts import LoopState, Parts
 from .memory import MemoryMeter
-from .objective import Objective
 from .placement import Cluster, Layout, plan_layout
 from .progress import Progress
-from .ranks import Ranks
 from .report import Scores, draw_rewards, print_report, summarise
+from .roles import Roles
 from .run_folder import RunFolder
-from .schedule import Schedule
+from .run_plan import Plan, make_plan
 from .settings import TrainSettings
 from .weight_sync import WeightSync
-
-CANARY_TEXT = "The quick brown fox jumps over the lazy dog. 12 + 30 ="
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is settled before any process starts."""
-
-    settings: TrainSettings
-    inputs: Inputs
-    num_steps: int
-    objective: Objective
-    schedule: Schedule
-    canary_prompt: list[int]
-    architecture: str  # a hash; two models with the same one have the same tensors
 
 
 @dataclass
@@ -62,7 +42,7 @@ class Standing:
 
 def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> int:
     """Train, and return the exit code: 0, or 130 when interrupted."""
-    plan = _plan(settings, inputs)
+    plan = make_plan(settings, inputs)
     checkpoints, checkpoint, cut_off = _checkpoints(settings)
     folder = RunFolder(Path(settings.ckpt.output_dir), resumes=settings.ckpt.load_enable)
     progress = Progress(plan.num_steps)
@@ -84,7 +64,7 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
         parts, done = _start(plan, folder, checkpoints, checkpoint, cluster, progress, interrupt, stack)
         folder.write_config(config_text)  # only now, since a run that cannot go on leaves an earlier one as it was
         stack.enter_context(interrupt)
-        interrupt.on_set(parts.ranks.request_stop)
+        interrupt.on_set(parts.roles.request_stop)
         try:
             groups = run_loop(parts, loop_settings(settings, plan.num_steps), done.state, done.scores, done.rows)
         except (TrajectoryError, EngineError):
@@ -103,25 +83,6 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
         return EXIT_CODE
     print_report(Console(file=sys.stdout, highlight=False), summary, groups, folder.root)
     return 0
-
-
-def _plan(settings: TrainSettings, inputs: Inputs) -> Plan:
-    """Look at everything that can be wrong before a process starts or a folder is touched."""
-    model_config = _model_config(inputs.model)
-    check_context(model_config, settings.data.max_len)
-    check_packable(model_config, settings.data.max_len)
-    engine_dtype(settings)
-    tokenizer = load_tokenizer(inputs.model)
-    agent_for(tokenizer)  # refuses a tokenizer that cannot be used
-    return Plan(
-        settings,
-        inputs,
-        count_steps(settings, len(inputs.tasks)),
-        objective(settings),
-        schedule(settings, count_steps(settings, len(inputs.tasks))),
-        tokenizer.encode(CANARY_TEXT, add_special_tokens=False),
-        _architecture(model_config),
-    )
 
 
 def _checkpoints(settings: TrainSettings) -> tuple[CheckpointFolder, Checkpoint | None, list[str]]:
@@ -165,13 +126,8 @@ def _start(
     if checkpoint is not None:
         checkpoint.check_written_by(written_by)
     started_at = time.monotonic()
-    ranks = cluster.ranks(
-        rank_config(settings, inputs, layout),
-        layout,
-        micro_batch_tokens=settings.train.max_tokens_per_gpu,
-        timeout_s=settings.ds.timeout_s,
-    )
-    stack.callback(ranks.close)
+    roles = _make_roles(plan, layout, cluster)
+    stack.callback(roles.close)
     fleet = cluster.fleet(
         rollout_config(settings, inputs, layout),
         layout,
@@ -181,11 +137,11 @@ def _start(
     )
     stack.callback(fleet.close)
     with progress.stage("starting engines and learner"):
-        num_parameters = _load_all(fleet, ranks, layout, settings)
+        num_parameters = _load_all(fleet, roles, layout, settings)
     frontier = Frontier(len(inputs.tasks), settings.train.num_episodes, settings.train.seed, inputs.fingerprint)
-    done = _resume(settings, ranks, checkpoints, checkpoint, frontier, folder, progress)
+    done = _resume(settings, roles, checkpoints, checkpoint, frontier, folder, progress)
     version = 0 if checkpoint is None else int(checkpoint.state["version"])
-    sync = WeightSync(ranks, fleet, engine_dtype(settings), settings.vllm.sync_timeout_s, version)
+    sync = WeightSync(roles["actor"], fleet, engine_dtype(settings), settings.vllm.sync_timeout_s, version)
     with progress.stage("checking the weight update"):
         report = sync.check_canary(plan.canary_prompt, settings.data.max_len)
     progress.say(
@@ -197,10 +153,13 @@ def _start(
         eval_tasks=inputs.eval_tasks,
         frontier=frontier,
         fleet=fleet,
-        ranks=ranks,
+        roles=roles,
         sync=sync,
         objective=plan.objective,
         schedule=plan.schedule,
+        value_objective=plan.value_objective,
+        critic_schedule=plan.critic_schedule,
+        reward_reader=plan.reward_reader,
         checkpoints=checkpoints,
         written_by=written_by,
         folder=folder,
@@ -210,20 +169,37 @@ def _start(
     return parts, done
 
 
-def _load_all(fleet: Fleet, ranks: Ranks, layout: Layout, settings: TrainSettings) -> int:
+def _make_roles(plan: Plan, layout: Layout, cluster: Cluster) -> Roles:
+    settings, groups = plan.settings, []
+    for group in plan.role_groups:
+        num_ranks = group.num_ranks or layout.num_ranks
+        threads = layout.threads if "actor" in group.roles else max(1, (os.cpu_count() or 1) // num_ranks)
+        config = rank_config(settings, plan.inputs, group.roles, threads)
+        ranks = cluster.ranks(
+            config,
+            num_ranks,
+            layout,
+            micro_batch_tokens=settings.train.max_tokens_per_gpu,
+            timeout_s=settings.ds.timeout_s,
+        )
+        groups.append((group.roles, ranks))
+    return Roles(groups)
+
+
+def _load_all(fleet: Fleet, roles: Roles, layout: Layout, settings: TrainSettings) -> int:
     """Start engines and learner, beside each other where they share no GPU; return the number of parameters."""
     timeout_s = settings.vllm.start_timeout_s
     starting = fleet.begin_start()
     if layout.is_on_gpu:  # an engine measures the GPU's free memory, so nothing else may take any meanwhile
         call_all(starting, timeout_s, "starting the engines")
-    loading = ranks.begin_setup()
+    loading = [call for ranks in roles for call in ranks.begin_setup()]
     call_all([*starting, *loading], timeout_s, "starting engines and learner")
     return int(call_all(loading, timeout_s, "loading the learner")[0])
 
 
 def _resume(
     settings: TrainSettings,
-    ranks: Ranks,
+    roles: Roles,
     checkpoints: CheckpointFolder,
     checkpoint: Checkpoint | None,
     frontier: Frontier,
@@ -232,17 +208,22 @@ def _resume(
 ) -> Standing:
     """Go on from the newest checkpoint if the user wants that and there is one."""
     if not settings.ckpt.load_enable:
-        return Standing(LoopState(frontier.state()), Scores({}), [])
+        return Standing(LoopState(frontier.state(), kl_coef=settings.algo.kl.init_coef), Scores({}), [])
     if checkpoint is None:
         progress.say(f"there is no checkpoint in {checkpoints.root}: the run begins at the first step")
         folder.forget_steps_after(-1)
-        return Standing(LoopState(frontier.state()), Scores({}), [])
-    ranks.load(str(checkpoints.root), checkpoint.path.name)
+        return Standing(LoopState(frontier.state(), kl_coef=settings.algo.kl.init_coef), Scores({}), [])
+    roles.load(str(checkpoints.root), checkpoint.path.name)
     complaint = frontier.restore(FrontierState(**checkpoint.state["frontier"]))
     progress.say(complaint or f"going on after step {checkpoint.step}")
     scores = Scores({int(step): reward for step, reward in checkpoint.state["scores"].items()})
     state = LoopState(
-        frontier.state(), checkpoint.step, checkpoint.state["optimizer_steps"], saved_step=checkpoint.step
+        frontier.state(),
+        checkpoint.step,
+        checkpoint.state["optimizer_steps"],
+        checkpoint.state["critic_steps"],
+        saved_step=checkpoint.step,
+        kl_coef=checkpoint.state["kl_coef"],
     )
     return Standing(state, scores, folder.forget_steps_after(checkpoint.step))
 
@@ -254,7 +235,7 @@ def _finish(plan: Plan, parts: Parts, done: Standing, memory: MemoryMeter) -> di
             save(parts, state, done.scores)
     if settings.ckpt.save_hf and not state.is_interrupted:
         with parts.progress.stage("saving the model"):
-            parts.ranks.save_hf(str(parts.folder.model), plan.inputs.model)
+            _save_models(plan, parts)
     extra = {
         "is_complete": not state.is_interrupted,
         "version": parts.sync.version,
@@ -266,18 +247,10 @@ def _finish(plan: Plan, parts: Parts, done: Standing, memory: MemoryMeter) -> di
     return summary
 
 
-def _model_config(model: str) -> Any:  # Any: transformers' configurations are open
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--actor.model_name_or_path: {model!r} holds no model that transformers knows: {error}"
-        ) from error
-
-
-def _architecture(model_config: Any) -> str:
-    incidental = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
-    facts = {key: value for key, value in model_config.to_dict().items() if key not in incidental}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+def _save_models(plan: Plan, parts: Parts) -> None:
+    settings, root, source = plan.settings, parts.folder.root, plan.inputs.model
+    parts.roles["actor"].save_hf(str(parts.folder.model), source)
+    if settings.train.enable_ema:
+        parts.roles["actor"].save_hf(str(root / "model_ema"), source, averaged=True)
+    if settings.critic.save_value_network and "critic" in parts.roles:
+        parts.roles["critic"].save_hf(str(root / "critic"), critic_model(settings, plan.inputs), "critic")

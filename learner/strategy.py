@@ -49,6 +49,14 @@ class Strategy(Protocol):
         """Give the full tensors of these parameters while the context is open; `is_changed` keeps rank 0's changes."""
         ...
 
+    def master_shards(self) -> dict[str, torch.Tensor]:
+        """Return this rank's share of each trained parameter as the optimiser holds it, in float32; not a copy."""
+        ...
+
+    def whole(self, name: str, shard: torch.Tensor) -> torch.Tensor:
+        """Put together a tensor that is sharded like parameter `name`, from this shard and the other ranks'."""
+        ...
+
     def save(self, folder: Path, tag: str, state: dict[str, Any]) -> None:
         """Write model, optimiser and this rank's random state."""
         ...

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -80,10 +80,9 @@ def load_scorer(options: ServeRmOptions, path: str) -> TextScorer:
     model = load_value_model(
         path, head_prefix=options.ds.value_head_prefix, dtype=DTYPES[dtype], attention=PACKED
     ).eval()
-    config: Any = model.config  # Any: transformers' configurations are open
-    check_packable(config, options.data.max_len)
-    check_context(config, options.data.max_len)
-    moments = normalization(config, path) if options.reward.normalize_enable else None
+    check_packable(model.config, options.data.max_len)
+    check_context(model.config, options.data.max_len)
+    moments = normalization(model.config, path) if options.reward.normalize_enable else None
     scorer = TextScorer(model.to(device), tokenizer, device, options.data.max_len, moments)
     scorer.score([np.zeros(1, np.int32)])
     return scorer

@@ -123,7 +123,7 @@ class WeightSync:
 
     def _distance(self, samples: list[Batch]) -> float:
         """Return the largest mean |difference| between an engine's logprobs and the learner's current weights."""
-        scored = self._ranks.logprobs(samples, "actor")
+        scored = self._ranks.scores(samples, "actor")
         assert scored is not None  # nobody stops a run before it has begun
         return max(
             float(np.abs(logprobs[batch.is_action] - batch.rollout_logprobs[batch.is_action]).mean())

@@ -14,15 +14,18 @@ class Prompt(AsyncEnv):
     """One prompt of a dataset, one answer, scored by a reward function.
 
     Args:
-        remote_url: A Python file with `reward_func`, or HTTP URLs, comma-separated.
+        remote_url: A Python file with `reward_func`, or HTTP URLs, comma-separated; without one every reward is 0,
+            and a reward model is to score the episode.
         apply_chat_template: Show a prompt string as a user's message; otherwise it is sent as it is.
         timeout_s: Deadline of one call of the reward function.
     """
 
     wants_query = True
 
-    def __init__(self, remote_url: str, apply_chat_template: bool = False, timeout_s: float = 180.0) -> None:
-        self._reward = load_reward(remote_url, timeout_s=timeout_s)
+    def __init__(
+        self, remote_url: str | None = None, apply_chat_template: bool = False, timeout_s: float = 180.0
+    ) -> None:
+        self._reward = None if remote_url is None else load_reward(remote_url, timeout_s=timeout_s)
         self._apply_chat_template = apply_chat_template
         self._task: Task | None = None
 
@@ -49,6 +52,8 @@ class Prompt(AsyncEnv):
         if self._task is None:
             raise EnvError("Prompt.step was called with no episode running; call reset first")
         task, self._task = self._task, None
+        if self._reward is None:
+            return "", 0.0, True, False, {}
         prompt, query = _prompt_and_query(task, action)
         # OpenRLHF passes "" where no label column is named; files written for it rely on that.
         label = "" if task.label is None else task.label

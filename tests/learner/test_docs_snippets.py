@@ -25,6 +25,7 @@ def test_a_new_estimator(monkeypatch):
     attempts = np.array([0, 0, 1])
     made = AdvantageInputs(np.array([2.0, 5.0]), np.ones(2, bool), np.zeros(2, int), attempts, attempts, np.zeros(3))
     assert estimate("plain", made).advantages_M.tolist() == [2, 2, 5]
+    assert estimate("above_mean", made).advantages_M.tolist() == [0, 0, 1]
 
 
 def test_a_new_loss(monkeypatch):

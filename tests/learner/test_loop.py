@@ -24,8 +24,10 @@ from turngym.learner.objective import Objective
 from turngym.learner.plan import BatchPlan
 from turngym.learner.progress import Progress
 from turngym.learner.report import Scores
+from turngym.learner.roles import Roles
 from turngym.learner.run_folder import RunFolder
 from turngym.learner.schedule import Schedule
+from turngym.learner.value_loss import ValueObjective
 
 SAMPLING = Sampling(max_tokens=4)
 TASKS = [Task(id=f"task {index}") for index in range(10)]
@@ -104,7 +106,7 @@ class FakeSync:
 class FakeRanks:
     script: Script
 
-    def batch_logprobs(self, batch: Any, role: str) -> Any:
+    def batch_scores(self, batch: Any, role: str) -> Any:
         return None if self.script.is_stopped else np.full(batch.num_tokens, -1.0, np.float32)
 
     def train(self, part: Any, objective: Any, lr: float, *, may_stop: bool) -> dict[str, float] | None:
@@ -160,7 +162,9 @@ def run(tmp_path: Path):
             eval_tasks=[TASKS[8], TASKS[8], TASKS[9]],  # a held-out set may repeat itself
             frontier=frontier,
             fleet=cast(Any, FakeFleet(script, sync)),
-            ranks=cast(Any, FakeRanks(script)),
+            roles=Roles([(("actor", "reference"), cast(Any, FakeRanks(script)))]),
+            value_objective=ValueObjective(None),
+            critic_schedule=Schedule("constant_with_warmup", 10),
             sync=cast(Any, sync),
             objective=Objective("ppo", PolicyOptions(), "token-mean", "off", "truncate", (0.0, 2.0)),
             schedule=Schedule("linear", 8),
@@ -188,6 +192,8 @@ def run(tmp_path: Path):
             "kl_estimator": "k1",
             "needs_reference": False,
             "peak_lr": 8.0,
+            "critic_peak_lr": 1.0,
+            "freezing_steps": -1,
             "max_failed_fraction": 0.5,
             "trajectories_per_step": 1,
         }

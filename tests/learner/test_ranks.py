@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from turngym.executors.ray_calls import call_all
 from turngym.executors.transports import open_bucket
@@ -20,6 +20,7 @@ from turngym.learner.objective import Objective
 from turngym.learner.placement import Cluster, Layout
 from turngym.learner.rank import RankConfig
 from turngym.learner.ranks import Ranks
+from turngym.learner.value_loss import ValueObjective
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
@@ -36,7 +37,8 @@ def cluster(tmp_path_factory):
 def make_ranks(cluster: Cluster, model: Path, world_size: int, dtype: str = "fp32") -> Ranks:
     config = DeepSpeedConfig(model=str(model), param_dtype=dtype, attention=PACKED)
     ranks = cluster.ranks(
-        RankConfig(actor=config, reference=None, seed=1, num_threads=1, timeout_s=120, bucket_bytes=1 << 20),
+        RankConfig(models={"actor": config}, seed=1, num_threads=1, timeout_s=120, bucket_bytes=1 << 20),
+        world_size,
         Layout(world_size, 1, 0, 0, threads=1, engine_threads=1),
         micro_batch_tokens=4096,
         timeout_s=120,
@@ -101,17 +103,17 @@ def test_ranks(cluster, tiny_model, batch, tmp_path, world_size):
 def test_a_step_that_overflows_in_fp16_is_left_out(cluster, tiny_model, batch):
     ranks = make_ranks(cluster, tiny_model, 1, "fp16")
     try:
-        before = ranks.batch_logprobs(batch, "actor")
+        before = ranks.batch_scores(batch, "actor")
         huge = replace(batch, advantages=batch.advantages * np.float32(1e6))
         metrics = ranks.train(huge, objective("token-mean"), lr=1e-3)
         assert metrics is not None
         assert metrics["policy/overflows"] == 1.0
         assert "policy/grad_norm" not in metrics
-        assert np.array_equal(ranks.batch_logprobs(batch, "actor"), before)
+        assert np.array_equal(ranks.batch_scores(batch, "actor"), before)
         metrics = ranks.train(batch, objective("token-mean"), lr=1e-3)
         assert metrics is not None
         assert metrics["policy/grad_norm"] > 0
-        assert not np.array_equal(ranks.batch_logprobs(batch, "actor"), before)
+        assert not np.array_equal(ranks.batch_scores(batch, "actor"), before)
     finally:
         ranks.close()
 
@@ -159,19 +161,19 @@ def exports_are_whole_and_perturbations_exact(ranks: Ranks, model: Path) -> None
 
 def checkpoint_and_model_folder_hold_the_trained_weights(ranks: Ranks, batch: Batch, model: Path, folder: Path) -> None:
     loss = objective("token-mean")
-    first = ranks.batch_logprobs(batch, "actor")
+    first = ranks.batch_scores(batch, "actor")
     ranks.train(batch, loss, lr=1e-3)
     ranks.save(str(folder), "step_1", {"step": 1})
     ranks.save_hf(str(folder / "model"), str(model))
-    saved = ranks.batch_logprobs(batch, "actor")
+    saved = ranks.batch_scores(batch, "actor")
     ranks.train(batch, loss, lr=1e-3)
-    later = ranks.batch_logprobs(batch, "actor")
+    later = ranks.batch_scores(batch, "actor")
     assert ranks.load(str(folder), "step_1") == {"step": 1}
-    restored = ranks.batch_logprobs(batch, "actor")
+    restored = ranks.batch_scores(batch, "actor")
     assert not np.allclose(first, saved)
     assert np.array_equal(saved, restored)
     ranks.train(batch, loss, lr=1e-3)  # with the optimiser's moments as they were
-    assert np.allclose(ranks.batch_logprobs(batch, "actor"), later, atol=1e-6)
+    assert np.allclose(ranks.batch_scores(batch, "actor"), later, atol=1e-6)
 
     loaded = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     ids = torch.tensor(batch.token_ids[: batch.starts[1]])[None].long()
@@ -181,7 +183,7 @@ def checkpoint_and_model_folder_hold_the_trained_weights(ranks: Ranks, batch: Ba
 
 
 def a_stop_leaves_the_weights_alone(ranks: Ranks, batch: Batch) -> None:
-    before = ranks.batch_logprobs(batch, "actor")
+    before = ranks.batch_scores(batch, "actor")
     ranks.request_stop()
     for _ in range(100):  # the request travels beside the calls
         if ranks.train(batch, objective("token-mean"), lr=0.0) is None:
@@ -189,5 +191,90 @@ def a_stop_leaves_the_weights_alone(ranks: Ranks, batch: Batch) -> None:
     else:
         pytest.fail("the ranks never stopped")
     assert before is not None
-    assert ranks.batch_logprobs(batch, "actor") is None
+    assert ranks.batch_scores(batch, "actor") is None
     assert ranks.train(batch, objective("token-mean"), lr=0.0, may_stop=False) is not None
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_critic_an_average_and_a_reward_model_share_the_ranks(cluster, tiny_model, batch, tmp_path, world_size):
+    torch.manual_seed(0)
+    reward_model = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1, dtype=torch.float32)
+    reward_model.save_pretrained(tmp_path / "rm")
+    actor = DeepSpeedConfig(model=str(tiny_model), param_dtype="fp32", attention=PACKED)
+    critic = replace(actor, kind="value", new_head=True)
+    reward = replace(actor, kind="value", model=str(tmp_path / "rm"), is_trained=False)
+    ranks = cluster.ranks(
+        RankConfig({"actor": actor, "critic": critic, "reward": reward}, 1, 1, 120, ema_beta=0.75),
+        world_size,
+        Layout(world_size, 1, 0, 0, threads=1, engine_threads=1),
+        micro_batch_tokens=64,
+        timeout_s=120,
+    )
+    try:
+        call_all(ranks.begin_setup(), 120, "setting up")
+        the_reward_model_scores(ranks, reward_model, batch)
+        the_critic_learns(ranks, batch)
+        the_average_follows(ranks, batch, tiny_model, tmp_path)
+        all_of_them_come_back(ranks, batch, tiny_model, tmp_path)
+    finally:
+        ranks.close()
+
+
+def the_reward_model_scores(ranks: Ranks, reward_model: torch.nn.Module, batch: Batch) -> None:
+    scores_N = ranks.batch_scores(batch, "reward")
+    assert scores_N is not None
+    for start, end in zip(batch.starts[:-1], batch.starts[1:], strict=True):
+        ids = torch.tensor(batch.token_ids[start:end])[None].long()
+        assert scores_N[end - 1] == pytest.approx(reward_model(ids).logits.item(), abs=1e-5)
+
+
+def the_critic_learns(ranks: Ranks, batch: Batch) -> None:
+    targets_M = np.linspace(-1, 1, batch.num_actions)
+    assert not ranks.batch_scores(batch, "critic").any()  # a new head is of zeros
+    errors = []
+    for _ in range(30):
+        values_N = ranks.batch_scores(batch, "critic")
+        errors.append(np.square(values_N[batch.is_action] - targets_M).mean())
+        seen = batch.with_values(values_N).with_returns(targets_M)
+        metrics = ranks.train(seen, ValueObjective(None), 3e-3, role="critic")
+        assert metrics["value/loss"] == pytest.approx(errors[-1] / 2, rel=1e-4)
+    assert errors[-1] < 0.3 * errors[0]
+
+
+def the_average_follows(ranks: Ranks, batch: Batch, model: Path, folder: Path) -> None:
+    def weights(averaged: bool) -> dict[str, torch.Tensor]:
+        ranks.save_hf(str(folder / "some"), str(model), averaged=averaged)
+        return dict(AutoModelForCausalLM.from_pretrained(folder / "some", dtype=torch.float32).named_parameters())
+
+    expected = weights(averaged=False)
+    for _ in range(3):
+        ranks.train(batch, objective("token-mean"), lr=1e-2)
+        now = weights(averaged=False)
+        expected = {name: 0.75 * expected[name] + 0.25 * now[name] for name in now}
+    average = weights(averaged=True)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(average[name], tensor, atol=1e-6, rtol=1e-5)
+    assert not torch.equal(average["model.norm.weight"], now["model.norm.weight"])
+
+
+def all_of_them_come_back(ranks: Ranks, batch: Batch, model: Path, folder: Path) -> None:
+    def state() -> list[np.ndarray]:
+        ranks.save_hf(str(folder / "some"), str(model), averaged=True)
+        average = AutoModelForCausalLM.from_pretrained(folder / "some").model.norm.weight.detach().numpy()
+        return [ranks.batch_scores(batch, "actor"), ranks.batch_scores(batch, "critic"), average]
+
+    before = state()
+    ranks.save(str(folder), "step_1", {"step": 1})
+    values_N = ranks.batch_scores(batch, "critic")
+    seen = batch.with_values(values_N).with_returns(np.ones(batch.num_actions))
+    ranks.train(batch, objective("token-mean"), lr=1e-2)
+    ranks.train(seen, ValueObjective(0.5), 1e-2, role="critic")
+    changed = state()
+    ranks.load(str(folder), "step_1")
+    for old, new, restored in zip(before, changed, state(), strict=True):
+        assert not np.array_equal(old, new)
+        assert np.array_equal(old, restored)
+    ranks.save_hf(str(folder / "critic"), str(model), "critic")
+    loaded = AutoModelForSequenceClassification.from_pretrained(folder / "critic", dtype=torch.float32)
+    ids = torch.tensor(batch.token_ids[: batch.starts[1]])[None].long()
+    assert loaded(ids[:, :-1]).logits.item() == pytest.approx(before[1][batch.starts[1] - 1], abs=1e-5)

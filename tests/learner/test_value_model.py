@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, Qwen2Config
-from transformers import Qwen2ForSequenceClassification
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    Qwen2Config,
+    Qwen2ForSequenceClassification,
+)
 
 from turngym.errors import ConfigError
 from turngym.learner.attention import PACKED
@@ -89,7 +94,7 @@ def test_an_empty_batch_reaches_every_parameter(classifier):
 
 def test_a_policy_gets_a_head_of_zeros_where_that_is_wanted(tmp_path):
     LlamaForCausalLM(LlamaConfig(**SMALL)).save_pretrained(tmp_path / "policy")
-    with pytest.raises(ConfigError, match="--ds.value_head_prefix"):
+    with pytest.raises(ConfigError, match=r"--ds\.value_head_prefix"):
         load(tmp_path / "policy")
     model = load(tmp_path / "policy", new_head=True)
     assert not token_values(model, make_batch([4, 3]), "cpu").any()

@@ -28,7 +28,7 @@ class FakeRanks:
     def scale_weights(self, *, undo: bool) -> None:
         self.is_perturbed = not undo
 
-    def logprobs(self, batches: Sequence[Any], role: str) -> list[np.ndarray]:
+    def scores(self, batches: Sequence[Any], role: str) -> list[np.ndarray]:
         return [np.full(batch.num_tokens, -3.0 if self.is_perturbed else -1.0, np.float32) for batch in batches]
 
 

@@ -1,0 +1,64 @@
+"""From a step's finished groups to the rewards and the attempts that count."""
+
+# A attempts
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..executors.buffer import Group
+from .filtering import filter_groups
+from .loop_parts import InterruptedStepError, LoopSettings, Parts
+from .reward_scoring import model_scores, reward_batch
+from .reward_shaping import ShapedRewards, shape_rewards
+
+
+@dataclass(frozen=True)
+class StepRewards:
+    """What each attempt of a step is worth.
+
+    Attributes:
+        rewards_A: float64; NaN where it does not count.
+        is_valid_A: bool; it did not fail and was not left out.
+        metrics: What to log.
+    """
+
+    rewards_A: NDArray[np.float64]
+    is_valid_A: NDArray[np.bool_]
+    metrics: dict[str, float]
+
+
+def shaped_rewards(parts: Parts, settings: LoopSettings, groups: Sequence[Group]) -> ShapedRewards:
+    """Ask the reward model if there is one, and shape the rewards.
+
+    Raises:
+        InterruptedStepError: The run was asked to stop.
+    """
+    trajectories = [t for group in groups for t in group.trajectories]
+    scores_A = None
+    if parts.reward_reader is not None:
+        reader = parts.reward_reader
+        batch = reward_batch(trajectories, reader.recode, reader.max_tokens)
+        values_N = parts.roles["reward"].batch_scores(batch, "reward")
+        if values_N is None:
+            raise InterruptedStepError
+        scores_A = model_scores(batch, values_N, len(trajectories), reader.moments)
+    return shape_rewards(trajectories, settings.shaping, scores_A)
+
+
+def step_rewards(parts: Parts, settings: LoopSettings, groups: Sequence[Group]) -> StepRewards:
+    """Shape the rewards and leave out what is filtered.
+
+    Raises:
+        InterruptedStepError: The run was asked to stop.
+    """
+    shaped = shaped_rewards(parts, settings, groups)
+    filtered = filter_groups(groups, settings.algo, shaped.raw_rewards_A, shaped.is_valid_A)
+    rewards_A = np.where(filtered.is_valid_A, shaped.rewards_A, np.nan)
+    metrics = shaped.metrics | filtered.metrics
+    if shaped.is_valid_A.any():
+        before_A = shaped.rewards_A[shaped.is_valid_A]  # the filter would hide how the policy does
+        metrics |= {"reward/mean": float(before_A.mean()), "reward/std": float(before_A.std())}
+    return StepRewards(rewards_A, filtered.is_valid_A, metrics)
