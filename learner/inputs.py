@@ -66,9 +66,11 @@ def _check_names(settings: TrainSettings) -> None:
     """Look up what is chosen by name, and refuse what cannot be honoured."""
     from .advantages import ESTIMATORS
     from .corrections import CORRECTIONS
+    from .filtering import check_filtering
     from .losses import LOSS_AGGREGATIONS, POLICY_LOSSES
 
     advantage, rollout = settings.algo.advantage, settings.rollout
+    check_filtering(settings.algo)
     ESTIMATORS[advantage.estimator]
     POLICY_LOSSES[settings.actor.policy_loss_type]
     if settings.actor.loss_agg_mode is not None:

@@ -57,7 +57,6 @@ def test_without_options_the_reward_is_the_environments():
     assert shaped.rewards_A.tolist()[:2] == [3, 0]
     assert np.isnan(shaped.rewards_A[2])
     assert shaped.is_valid_A.tolist() == [True, True, False]
-    assert shaped.turn_rewards_AT.tolist() == [[1, 2], [0, 0], [0, 0]]
     assert shaped.metrics == {
         "attempts/truncated": 0,
         "attempts/masked_truncated": 0,
@@ -72,7 +71,6 @@ def test_without_options_the_reward_is_the_environments():
 def test_sources_are_weighed_and_added():
     shaped = shape_rewards([attempt(1.0, 2.0), attempt(4.0)], how(model_name_or_path="m", weights=(2.0, 0.5)), [8, -2])
     assert shaped.rewards_A.tolist() == [2 * 3 + 4, 2 * 4 - 1]
-    assert shaped.turn_rewards_AT.tolist() == [[2, 4 + 4], [8 - 1, 0]]  # the model's part is the last turn's
     assert shaped.metrics["reward/env"] == 3.5
     assert shaped.metrics["reward/model"] == 3
 
@@ -97,7 +95,6 @@ def test_the_weighed_sum_is_clipped_and_what_filters_see_is_not():
     shaped = shape_rewards([attempt(4.0, 3.0), attempt(-9.0), attempt(1.0)], how(clip_range=(-5.0, 5.0)))
     assert shaped.rewards_A.tolist() == [5, -5, 1]
     assert shaped.raw_rewards_A.tolist() == [7, -9, 1]
-    assert shaped.turn_rewards_AT.tolist() == [[4, 1], [-5, 0], [1, 0]]
     assert shaped.metrics["reward/clipped"] == pytest.approx(2 / 3)
 
 
@@ -120,7 +117,6 @@ def test_overlong_penalty_counts_sampled_tokens_to_the_nearer_limit(lengths, pen
     shaped = shape_rewards([made], how(limits=(100, 190), overlong_buffer_len=20, overlong_penalty_factor=2.0))
     assert shaped.rewards_A[0] == pytest.approx(-2 * penalty)
     assert shaped.metrics["reward/penalty_overlong"] == pytest.approx(2 * penalty)
-    assert shaped.turn_rewards_AT.sum() == pytest.approx(-2 * penalty)
 
 
 def test_the_penalty_comes_after_clipping():
@@ -185,7 +181,6 @@ def test_truncated_attempts_are_masked_where_that_is_wanted():
     shaped = shape_rewards(trajectories, how(mask_truncated=True))
     assert shaped.is_valid_A.tolist() == [True, False, False]
     assert shaped.metrics["attempts/masked_truncated"] == 1
-    assert shaped.turn_rewards_AT.tolist() == [[1], [0], [0]]
 
 
 def test_where_nothing_is_valid_no_mean_is_made_up():
@@ -231,12 +226,10 @@ def test_attempts_do_not_touch_each_other(seed, mask_truncated):
     shaped = shape_rewards(trajectories, rules, scores)
     assert np.isfinite(shaped.rewards_A[shaped.is_valid_A]).all()
     assert np.isnan(shaped.rewards_A[~shaped.is_valid_A]).all()
-    assert shaped.turn_rewards_AT.sum(1) == pytest.approx(np.nan_to_num(shaped.rewards_A))
 
     order = rng.permutation(24)
     moved = shape_rewards([trajectories[place] for place in order], rules, scores[order])
     assert np.array_equal(moved.rewards_A, shaped.rewards_A[order], equal_nan=True)
-    assert np.array_equal(moved.turn_rewards_AT, shaped.turn_rewards_AT[order])
     assert moved.metrics == pytest.approx(shaped.metrics)
 
     for place in range(24):
