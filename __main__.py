@@ -10,9 +10,11 @@ from .registry import nearest
 USAGE = """\
 usage: turngym COMMAND ...
 
-  train     train a language model in an environment        turngym train --help
-  serve-rm  serve a reward model over HTTP                  turngym serve-rm --help
-  envs      list environments, check one, or play it        turngym envs --help
+  train       train a language model in an environment      turngym train --help
+  envs        list environments, check one, or play it      turngym envs --help
+  serve-rm    serve a reward model over HTTP                turngym serve-rm --help
+  merge-lora  merge an adapter into its base model          turngym merge-lora --help
+  doctor      say why a run's reward is flat or unstable    turngym doctor --help
 
   --help, --version
 """
@@ -48,7 +50,18 @@ def _serve_rm(arguments: list[str]) -> int:
     return serve(options)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "serve-rm": _serve_rm, "envs": _envs}
+def _doctor(arguments: list[str]) -> int:
+    from .learner.doctor.command import main
+
+    return main(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "envs": _envs,
+    "serve-rm": _serve_rm,
+    "doctor": _doctor,
+}
 
 USER_MISTAKE = 2  # exit code, as argparse has it
 RUN_FAILED = 1

@@ -16,7 +16,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "turngym", *words], capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["serve-rm", "--help"], ["envs", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in ("train", "serve-rm", "envs", "doctor"))])
 def test_help_imports_nothing_heavy(words):
     program = (
         "import sys\n"

@@ -10,7 +10,6 @@ from turngym.learner.advantages import (
     ESTIMATORS,
     NEEDS_GROUP,
     AdvantageInputs,
-    clip_rewards,
     estimate,
     group_statistics,
     penalty_to_go,
@@ -232,10 +231,6 @@ def test_kl_acts_per_token_after_the_baseline_and_reaches_groups_without_signal(
     made = inputs([1, 2, 5], [0, 0, 1], tokens=[2, 1, 2], penalty_M=np.array([0.1, 0.2, 0.4, 0.01, 0.02]))
     expected = [-0.70711 - 0.3, -0.70711 - 0.2, 0.70711 - 0.4, -0.03, -0.02]
     assert estimate("group_norm", made).advantages_M.tolist() == pytest.approx(expected, abs=1e-5)
-
-
-def test_clipping_acts_on_the_raw_reward():
-    assert clip_rewards([-30, 0.5, 12], (-10.0, 10.0)).tolist() == [-10, 0.5, 10]
 
 
 def test_metrics_by_hand():

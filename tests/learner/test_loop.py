@@ -1,7 +1,7 @@
 """The loop with parts that follow a script: what an interruption, an evaluation or a failure leaves behind."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +21,11 @@ from turngym.learner.loop import run_loop, save
 from turngym.learner.loop_parts import LoopSettings, LoopState, Parts
 from turngym.learner.losses import PolicyOptions
 from turngym.learner.objective import Objective
+from turngym.learner.options import AlgoOptions, KlOptions
 from turngym.learner.plan import BatchPlan
 from turngym.learner.progress import Progress
 from turngym.learner.report import Scores
+from turngym.learner.reward_shaping import Shaping
 from turngym.learner.roles import Roles
 from turngym.learner.run_folder import RunFolder
 from turngym.learner.schedule import Schedule
@@ -156,13 +158,14 @@ def run(tmp_path: Path):
         state = LoopState(frontier.state())
         if after is not None:
             frontier.restore(after.state.frontier)
-            state = LoopState(after.state.frontier, after.state.step, after.state.optimizer_steps, after.state.step)
+            state = replace(after.state, saved_step=after.state.step, is_interrupted=False)
         parts = Parts(
             tasks=tasks,
             eval_tasks=[TASKS[8], TASKS[8], TASKS[9]],  # a held-out set may repeat itself
             frontier=frontier,
             fleet=cast(Any, FakeFleet(script, sync)),
-            roles=Roles([(("actor", "reference"), cast(Any, FakeRanks(script)))]),
+            roles=Roles([(("actor",), cast(Any, FakeRanks(script)))]),
+            reward_reader=None,
             value_objective=ValueObjective(None),
             critic_schedule=Schedule("constant_with_warmup", 10),
             sync=cast(Any, sync),
@@ -185,12 +188,8 @@ def run(tmp_path: Path):
             "eval_at_start": False,
             "eval_at_end": False,
             "save_every": -1,
-            "estimator": "group_norm",
-            "no_std_norm": False,
-            "reward_clip": (-10.0, 10.0),
-            "reward_kl_coef": 0.0,
-            "kl_estimator": "k1",
-            "needs_reference": False,
+            "algo": AlgoOptions(kl=KlOptions(init_coef=0.0)),
+            "shaping": Shaping(1.0, None, (-10.0, 10.0), 0.0, 1.0, None, False, 100, 100),
             "peak_lr": 8.0,
             "critic_peak_lr": 1.0,
             "freezing_steps": -1,

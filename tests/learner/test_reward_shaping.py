@@ -10,6 +10,7 @@ from turngym.envs.task import Task
 from turngym.errors import ConfigError, TrajectoryError
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 from turngym.learner.reward_shaping import Shaping, is_truncated, shape_rewards, shaping
+from turngym.learner.turns import turn_rewards
 
 
 def attempt(
@@ -69,8 +70,11 @@ def test_without_options_the_reward_is_the_environments():
 
 
 def test_sources_are_weighed_and_added():
-    shaped = shape_rewards([attempt(1.0, 2.0), attempt(4.0)], how(model_name_or_path="m", weights=(2.0, 0.5)), [8, -2])
+    trajectories = [attempt(1.0, 2.0), attempt(4.0)]
+    shaped = shape_rewards(trajectories, how(model_name_or_path="m", weights=(2.0, 0.5)), [8, -2])
     assert shaped.rewards_A.tolist() == [2 * 3 + 4, 2 * 4 - 1]
+    # The model's part is the last turn's.
+    assert turn_rewards(trajectories, shaped.rewards_A, 2.0).tolist() == [[2, 4 + 4], [8 - 1, 0]]
     assert shaped.metrics["reward/env"] == 3.5
     assert shaped.metrics["reward/model"] == 3
 
@@ -92,9 +96,11 @@ def test_an_attempt_without_a_finite_score_is_left_out_and_counted():
 
 
 def test_the_weighed_sum_is_clipped_and_what_filters_see_is_not():
-    shaped = shape_rewards([attempt(4.0, 3.0), attempt(-9.0), attempt(1.0)], how(clip_range=(-5.0, 5.0)))
+    trajectories = [attempt(4.0, 3.0), attempt(-9.0), attempt(1.0)]
+    shaped = shape_rewards(trajectories, how(clip_range=(-5.0, 5.0)))
     assert shaped.rewards_A.tolist() == [5, -5, 1]
     assert shaped.raw_rewards_A.tolist() == [7, -9, 1]
+    assert turn_rewards(trajectories, shaped.rewards_A).tolist() == [[4, 1], [-5, 0], [1, 0]]
     assert shaped.metrics["reward/clipped"] == pytest.approx(2 / 3)
 
 
@@ -181,6 +187,7 @@ def test_truncated_attempts_are_masked_where_that_is_wanted():
     shaped = shape_rewards(trajectories, how(mask_truncated=True))
     assert shaped.is_valid_A.tolist() == [True, False, False]
     assert shaped.metrics["attempts/masked_truncated"] == 1
+    assert turn_rewards(trajectories, shaped.rewards_A).tolist() == [[1], [0], [0]]
 
 
 def test_where_nothing_is_valid_no_mean_is_made_up():
@@ -226,6 +233,8 @@ def test_attempts_do_not_touch_each_other(seed, mask_truncated):
     shaped = shape_rewards(trajectories, rules, scores)
     assert np.isfinite(shaped.rewards_A[shaped.is_valid_A]).all()
     assert np.isnan(shaped.rewards_A[~shaped.is_valid_A]).all()
+    turns_AT = turn_rewards(trajectories, shaped.rewards_A, 0.5)
+    assert turns_AT.sum(1) == pytest.approx(np.nan_to_num(shaped.rewards_A))
 
     order = rng.permutation(24)
     moved = shape_rewards([trajectories[place] for place in order], rules, scores[order])
