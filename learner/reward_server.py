@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from ..envs.loop_thread import LoopThread
 from ..errors import ConfigError, TurnGymError
+from .inputs import check_model
 from .interrupt import signals_raise
 from .serve_options import ServeRmOptions
 from .text_batcher import TextBatcher
@@ -126,9 +127,6 @@ def _check_rewards(rewards: list[float]) -> None:
 
 
 def _checked_model(options: ServeRmOptions) -> str:
-    path = options.reward.model_name_or_path
-    if path is None:
-        raise ConfigError("--reward.model_name_or_path is missing: a Hugging Face folder or hub name")
     counts = {
         "--data.max_len": options.data.max_len,
         "--max_tokens": options.max_tokens,
@@ -139,7 +137,7 @@ def _checked_model(options: ServeRmOptions) -> str:
             raise ConfigError(f"{option} must be at least 1, got {value}")
     if not options.timeout_s > 0:
         raise ConfigError(f"--timeout_s must be greater than 0, got {options.timeout_s}")
-    return path
+    return check_model(options.reward.model_name_or_path, "--reward.model_name_or_path")
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:

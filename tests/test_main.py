@@ -61,6 +61,7 @@ def test_unknown_command_names_the_nearest(capsys):
         ("train --agent env:Guess --rollout.batch_size 5 --rollout.n_samples_per_prompt 3", "nearest values"),
         ("train --agent env:Guess --algo.advantage.estimator grupnorm", "Did you mean 'group_norm'"),
         ("train --agent env:Guess --rollout.top_p 0.9", "--rollout.top_p 0.9"),
+        ("train --agent env:Guess --algo.dynamic_filtering_range 0 1", "does nothing without"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(words, message, capsys):

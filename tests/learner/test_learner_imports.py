@@ -3,8 +3,11 @@
 import subprocess
 import sys
 
-LIGHT = ("batch", "advantages", "losses", "corrections", "kl", "metrics", "ratios", "packing", "schedule",
-         "aggregations", "kl_controller", "loss_choice", "mismatch", "sequence_sums")  # fmt: skip
+LIGHT = (
+    *("batch", "advantages", "losses", "corrections", "kl", "metrics", "ratios", "packing", "schedule"),
+    *("aggregations", "kl_controller", "loss_choice", "mismatch", "sequence_sums"),
+    *("reward_shaping", "filtering", "reward_scoring", "serve_options", "reward_server"),
+)
 
 
 def test_light_modules_import_no_torch():

@@ -163,6 +163,7 @@ async def test_a_request_has_a_deadline(scorer, monkeypatch):
         ("--reward.model_name_or_path m --prot 1", "unknown option '--prot'. Did you mean '--port'?"),
         ("--reward.model_name_or_path m --port 70000", "--port must lie between 0 and 65535, got 70000"),
         ("--reward.model_name_or_path m --data.max_len 0", "--data.max_len must be at least 1, got 0"),
+        ("--reward.model_name_or_path ./nowhere", "there is no model folder './nowhere'"),
         ("--reward.model_name_or_path m --host nowhere.invalid", "cannot listen on --host nowhere.invalid"),
     ],
 )

@@ -260,6 +260,7 @@ def test_attempts_do_not_touch_each_other(seed, mask_truncated):
             {"overlong_buffer_len": 101},
             r"--reward\.overlong_buffer_len must lie between 0 and the limit of 100 sampled",
         ),
+        ({"overlong_buffer_len": 51, "limits": (100, 50)}, "the limit of 50 sampled tokens"),
         ({"overlong_buffer_len": -1}, r"--reward\.overlong_buffer_len"),
         ({"overlong_penalty_factor": -1.0}, r"--reward\.overlong_penalty_factor must not be negative, got -1\.0"),
         ({"stop_properly_penalty_coef": 1.5}, r"--reward\.stop_properly_penalty_coef .*got 1\.5"),
