@@ -86,7 +86,9 @@ class WeightReceiver:
 
         pairs = {name.replace(".lora_B.", ".lora_A.") for name in self._adapter}
         if 2 * len(pairs) != len(self._adapter):
-            raise WeightSyncError(f"{len(self._adapter)} tensors came for {len(pairs)} adapted layers; each needs A and B")
+            raise WeightSyncError(
+                f"{len(self._adapter)} tensors came for {len(pairs)} adapted layers; each needs A and B"
+            )
         settings = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": "all-linear"}
         with tempfile.TemporaryDirectory(prefix="turngym-adapter-", dir=_memory_folder()) as folder:
             (Path(folder) / "adapter_config.json").write_text(json.dumps(settings))
