@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from ..agents.base import Sampling
 from ..errors import ConfigError
-from ..executors.engines.vllm import Adapter, VllmConfig
+from ..executors.engines.vllm import VllmConfig
+from ..executors.engines.vllm_adapter import Adapter
 from ..executors.limits import Limits
 from ..executors.rollout_actor import RolloutConfig
 from ..registry import nearest, with_absolute_file

@@ -23,6 +23,7 @@ from .options import DsOptions, LoraOptions
 
 ADAPTER = "default"  # peft's name for the only one
 SAVED_PREFIX = "base_model.model."  # of every name in peft's files
+LARGEST_SERVED = 512  # rank that vLLM has places for
 PERTURBATION = 0.5  # of a layer's weights, by Frobenius norm
 
 
@@ -52,6 +53,11 @@ def check_lora(ds: DsOptions) -> None:
     lora = ds.lora
     if lora.rank < 0:
         raise ConfigError(f"--ds.lora.rank wants 0 (none) or more, got {lora.rank}")
+    if lora.sync == "adapter" and lora.rank > LARGEST_SERVED:
+        raise ConfigError(
+            f"--ds.lora.sync adapter serves ranks up to {LARGEST_SERVED}, and --ds.lora.rank is {lora.rank}; "
+            "use --ds.lora.sync merged"
+        )
     if not 0 <= lora.dropout < 1:
         raise ConfigError(f"--ds.lora.dropout wants a share from 0 to below 1, got {lora.dropout}")
     if not lora.target_modules:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...agents.base import Completion, Sampling, StopReason
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..weights import Bucket
+from .vllm_adapter import Adapter, adapter_request
 
 # Set before vLLM is imported. On two cores the worker inside EngineCore is twice as fast as beside it,
 # and tracing costs the first request up to 16 s.
@@ -29,16 +30,7 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 HEALTH_POLL_S = 1.0
-ADAPTER_RANKS = [1, 8, 16, 32, 64, 128, 256, 320, 512]  # vLLM has room for no others
 CAPTURE_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """A low-rank adapter on the weights that the engine was started with; each update brings another."""
-
-    rank: int
-    alpha: int
 
 
 @dataclass(frozen=True)
@@ -197,7 +189,7 @@ class VllmEngine:
                 {"prompt_token_ids": prompt_ids.tolist()},
                 _sampling_params(sampling),
                 request_id,
-                lora_request=None if self._config.adapter is None else _adapter_request(version),
+                lora_request=None if self._config.adapter is None else adapter_request(version),
             ):
                 final = output.outputs[0]
         except VllmDeadError as error:
@@ -230,8 +222,7 @@ class VllmEngine:
             "disable_log_stats": True,
         }
         if config.adapter is not None:
-            rank = next((rank for rank in ADAPTER_RANKS if rank >= config.adapter.rank), config.adapter.rank)
-            arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+            arguments |= config.adapter.engine_arguments()
         if not self._on_gpu:
             return arguments | {
                 "enforce_eager": True,
@@ -271,14 +262,6 @@ class VllmEngine:
             return task.result()
         finally:
             task.cancel()
-
-
-def _adapter_request(version: int) -> Any:
-    """Return the name of a version's adapter; cached keys and values are found by it, so no two versions share any."""
-    from vllm.lora.request import LoRARequest
-
-    # The worker has loaded it already: the path is never opened, and there is none to be found if it were.
-    return LoRARequest(f"version-{version}", version, "/loaded-from-memory") if version else None
 
 
 def _sampling_params(sampling: Sampling) -> Any:

@@ -227,6 +227,7 @@ def test_layers_can_be_named(tiny_model):
     ("ds", "message"),
     [
         (DsOptions(lora=LoraOptions(rank=-1)), "--ds.lora.rank wants 0"),
+        (DsOptions(lora=LoraOptions(rank=513, sync="adapter")), "serves ranks up to 512, and --ds.lora.rank is 513"),
         (DsOptions(lora=LoraOptions(rank=8, dropout=1.0)), "--ds.lora.dropout wants a share"),
         (DsOptions(lora=LoraOptions(rank=8, target_modules=())), "--ds.lora.target_modules is empty"),
         (DsOptions(load_in_4bit=True), "give --ds.lora.rank"),

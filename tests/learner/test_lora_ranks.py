@@ -1,4 +1,4 @@
-"""Adapters under ZeRO-3 for real, on one rank and two: gradients, the shared reference, exports, checkpoints, folders."""
+"""Adapters under ZeRO-3 for real, on one rank and two: gradients, the shared reference, exports, checkpoints."""
 
 import math
 from pathlib import Path

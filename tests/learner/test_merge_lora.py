@@ -113,7 +113,7 @@ def test_other_shapes_are_refused(adapter, tiny_model, tmp_path):
     settings = LlamaConfig.from_pretrained(tiny_model)
     settings.hidden_size, settings.intermediate_size = 64, 96
     LlamaForCausalLM(settings).save_pretrained(tmp_path / "other")
-    with pytest.raises(ConfigError, match="does not fit.*size mismatch"):
+    with pytest.raises(ConfigError, match=r"does not fit.*size mismatch"):
         merge_lora(str(tmp_path / "other"), str(adapter[0]), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from turngym.agents.base import Sampling
 from turngym.errors import WeightSyncError
-from turngym.executors.engines.vllm import Adapter, VllmConfig, VllmEngine
+from turngym.executors.engines.vllm import VllmConfig, VllmEngine
+from turngym.executors.engines.vllm_adapter import Adapter
 from turngym.executors.transports import ShmWriter
 from turngym.executors.weights import TensorSpec
 
