@@ -113,6 +113,11 @@ class Teacher:
                 asked_at = time.monotonic()
         return logprobs_N
 
+    def kill(self) -> None:
+        """End all engines at once; requests that run are lost."""
+        for actor in self._actors:
+            ray.kill(actor, no_restart=True)
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Stop all engines, kindly first; one that still starts would not hear."""
         pending: list[Any] = []
@@ -121,8 +126,7 @@ class Teacher:
         if not pending:
             calls = [actor.close.remote() for actor in self._actors]
             ray.wait(calls, num_returns=len(calls), timeout=timeout_s)
-        for actor in self._actors:
-            ray.kill(actor, no_restart=True)
+        self.kill()
 
     def _check_temperature(self, batch: Batch) -> None:
         strange = batch.temperatures[batch.is_action & ~np.isclose(batch.temperatures, self._temperature)]

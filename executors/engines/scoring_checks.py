@@ -12,7 +12,7 @@ from .probe import Probe
 
 async def check_scores(probe: Probe) -> AsyncIterator[str]:
     """`score` gives each token after the first the logprob that it was sampled with, at every asking."""
-    prompt = probe.prompt(400, 40)  # longer than a block of cached keys and values
+    prompt = probe.prompt(400, min(160, probe.engine.max_context - 9))  # longer than a block of cached keys, of 128
     said = await probe.ask(prompt, 8)
     whole = np.concatenate([prompt, said.token_ids])
     scores = await probe.engine.score(whole, "check")

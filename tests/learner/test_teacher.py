@@ -12,7 +12,6 @@ import pytest
 import ray
 
 from turngym.errors import ConfigError, DeadlineError, EngineDeadError, EngineError
-from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.engines.toy_policy import ToyPolicy
 from turngym.executors.ray_calls import call_all
 from turngym.learner import teacher as teacher_module
@@ -30,7 +29,8 @@ class FakeScoringActor:
 
     def __init__(self, marks: Path, index: int) -> None:
         self._marks, self._index = marks, index
-        self._engine = ScriptedEngine(vocab_size=VOCAB, token_latency_s=0.01)
+        self._policy = ToyPolicy(VOCAB)
+        self._is_dead = False
         self._running = self._most = 0
 
     async def start(self) -> int:
@@ -59,12 +59,15 @@ class FakeScoringActor:
         if self._is_due("stops the process"):
             os.kill(os.getpid(), signal.SIGSTOP)
         if self._is_due("loses the engine"):
-            self._engine.kill("vLLM is gone")
+            self._is_dead = True
         if self._is_due("refuses"):
             raise EngineError(f"{name} cannot be scored")
         if (self._marks / "takes long").exists():
             await asyncio.sleep(60)
-        return await self._engine.score(token_ids)
+        await asyncio.sleep(0.01)
+        if self._is_dead:
+            raise EngineDeadError("vLLM is gone")
+        return self._policy.score(token_ids)
 
     def _is_due(self, mark: str) -> bool:
         try:
@@ -76,6 +79,7 @@ class FakeScoringActor:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_ray():
+    os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     ray.init(num_cpus=16, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
     yield
@@ -121,12 +125,13 @@ def wanted(batch: Batch) -> np.ndarray:
 
 def test_each_action_token_gets_its_logprob_and_all_else_0(make_teacher, make_batch):
     batch = make_batch(MASKS)
-    logprobs_N = make_teacher().logprobs(batch)
+    teacher = make_teacher(num_engines=1)
+    logprobs_N = teacher.logprobs(batch)
     assert logprobs_N.dtype == np.float32
     np.testing.assert_allclose(logprobs_N, wanted(batch), atol=1e-6)
     assert (logprobs_N[batch.is_action] < 0).all()
     assert (logprobs_N[~batch.is_action] == 0).all()
-    assert len(make_teacher().logprobs(make_batch([]))) == 0
+    assert len(teacher.logprobs(make_batch([]))) == 0
 
 
 def test_sequences_in_flight_are_bounded_and_reach_all_engines(make_teacher, make_batch, monkeypatch):
@@ -164,11 +169,11 @@ def test_a_sequence_that_cannot_be_scored_is_an_error(make_teacher, make_batch):
 
 def test_scoring_has_a_deadline(make_teacher, make_batch):
     with pytest.raises(DeadlineError, match=r"no sequence within its deadline of 1\.5 s"):
-        make_teacher("takes long", timeout_s=1.5, quiet_s=0.5).logprobs(make_batch(MASKS))
+        make_teacher("takes long", num_engines=1, timeout_s=1.5, quiet_s=0.5).logprobs(make_batch(MASKS))
 
 
 def test_a_stop_leaves_no_result(make_teacher, make_batch):
-    teacher = make_teacher("takes long")
+    teacher = make_teacher("takes long", num_engines=1)
     threading.Timer(0.5, teacher.request_stop).start()
     began_at = time.monotonic()
     assert teacher.logprobs(make_batch(MASKS)) is None

@@ -164,7 +164,7 @@ class ScoresInCache(Altered):
         scores = await super().score(token_ids, request)
         is_known = token_ids.tobytes() in self.seen
         self.seen |= {token_ids.tobytes()}
-        return np.concatenate([scores[:1], scores[33:]]) if is_known else scores
+        return np.concatenate([scores[:1], scores[129:]]) if is_known else scores
 
 
 class ScoresOneOff(Altered):
