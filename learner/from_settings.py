@@ -30,6 +30,8 @@ from .value_loss import ValueObjective
 
 ENGINE_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SHARED_GPU_MEMORY = 0.4  # of a GPU that engine and learner share
+SCORING_SEQS = 32  # scored beside each other; each step of an engine takes SCORING_TOKENS of them in any case
+SCORING_TOKENS = 2048  # each needs a row of float32 logits, which vLLM sets no memory aside for
 
 
 def engine_dtype(settings: TrainSettings) -> str:
@@ -124,6 +126,28 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         num_env_threads=settings.env_pool.num_threads,
         max_retries=rollout.max_retries,
         determinism_seed=settings.train.seed if settings.train.full_determinism_enable else None,
+    )
+
+
+def teacher_config(settings: TrainSettings, layout: Layout) -> VllmConfig:
+    """Return what each engine of the teacher is made with, checked against the actor's model before."""
+    model = settings.teacher.model_name_or_path
+    if model is None:
+        raise ConfigError("--algo.advantage.estimator on_policy_distill wants --teacher.model_name_or_path")
+    return VllmConfig(
+        model=model,
+        dtype=engine_dtype(settings),
+        max_context=settings.data.max_len + 1,  # a scored sequence is a prompt, and something must follow a prompt
+        max_num_seqs=SCORING_SEQS,
+        gpu_memory_utilization=settings.teacher.gpu_memory_utilization,
+        enforce_eager=True,  # graphs are for decoding
+        enable_prefix_caching=False,  # what is cached has no logits
+        kv_cache_gib=settings.vllm.kv_cache_gib,
+        seed=settings.train.seed,
+        num_threads=layout.engine_threads,
+        sync_timeout_s=settings.vllm.sync_timeout_s,
+        max_batched_tokens=SCORING_TOKENS,
+        scoring_temperature=settings.rollout.temperature or 1.0,  # greedy logprobs count as temperature 1
     )
 
 

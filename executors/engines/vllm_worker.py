@@ -103,6 +103,16 @@ class WeightReceiver:
                 f"it has places such as {sorted(manager.modules)[:3]}"
             )
 
+    def turngym_divide_logits(self, temperature: float) -> None:
+        """Divide all logits from now on, so that a prompt's logprobs are those of this temperature."""
+        from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+        layers = [m for m in self.model_runner.get_model().modules() if isinstance(m, LogitsProcessor)]
+        if not layers:
+            raise ValueError("the model has no LogitsProcessor; it can only score at temperature 1")
+        for layer in layers:
+            layer.scale = layer.scale / temperature
+
     def _vllm_context(self) -> Any:
         from vllm.config import set_current_vllm_config
 
