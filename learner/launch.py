@@ -45,7 +45,7 @@ def make_roles(plan: Plan, layout: Layout, cluster: Cluster) -> Roles:
 
 
 def make_teacher(plan: Plan, layout: Layout, cluster: Cluster, progress: Progress, stack: ExitStack) -> Teacher | None:
-    """Make the teacher\'s engines, if something is learned from one; they end with the stack."""
+    """Make the teacher's engines, if something is learned from one; they end with the stack."""
     settings = plan.settings
     if settings.algo.advantage.estimator not in NEEDS_TEACHER:
         return None

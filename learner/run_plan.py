@@ -65,14 +65,8 @@ def _reward_reader(settings: TrainSettings, policy: "PreTrainedTokenizerBase") -
 def _check_teacher(settings: TrainSettings, model: str) -> None:
     teacher, estimator = settings.teacher.model_name_or_path, settings.algo.advantage.estimator
     if (teacher is None) == (estimator in NEEDS_TEACHER):
-        raise ConfigError(
-            f"--algo.advantage.estimator {estimator} "
-            + (
-                "wants --teacher.model_name_or_path"
-                if teacher is None
-                else "has no use for --teacher.model_name_or_path"
-            )
-        )
+        verb = "wants" if teacher is None else "has no use for"
+        raise ConfigError(f"--algo.advantage.estimator {estimator} {verb} --teacher.model_name_or_path")
     if teacher is not None:
         check_teacher(check_model(teacher, "--teacher.model_name_or_path"), model, settings.data.max_len)
 
