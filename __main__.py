@@ -50,6 +50,12 @@ def _serve_rm(arguments: list[str]) -> int:
     return serve(options)
 
 
+def _merge_lora(arguments: list[str]) -> int:
+    from .learner.merge_lora import main
+
+    return main(arguments)
+
+
 def _doctor(arguments: list[str]) -> int:
     from .learner.doctor.command import main
 
@@ -60,6 +66,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "envs": _envs,
     "serve-rm": _serve_rm,
+    "merge-lora": _merge_lora,
     "doctor": _doctor,
 }
 

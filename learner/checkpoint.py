@@ -28,9 +28,10 @@ class Checkpoint:
         """
         writer = self.state["written_by"]
         for what, value in reader.items():
-            if writer[what] != value:
+            written = writer.get(what, "none")
+            if written != value:
                 raise ConfigError(
-                    f"checkpoint {self.path} was written with {what} {writer[what]}, and this run has {value}; "
+                    f"checkpoint {self.path} was written with {what} {written}, and this run has {value}; "
                     "go on with the same, or begin anew without --ckpt.load_enable"
                 )
 

@@ -1,7 +1,13 @@
 """Importance weights that correct for the engine sampling from a slightly different policy than the learner's.
 
 The same weights give other logprobs in the engine (other kernels, other precision) and older weights give others
-still; without correction the gradient is that of neither policy.
+still; without correction the gradient is that of neither policy. A level says whose ratio learner / engine counts,
+a mode what happens outside the bounds, a gate what the bounds of `mask` are put to. Ratios stay in log space until
+the last step and are bounded there at +-20: no input gives NaN or infinity.
+
+A rejected token has weight 0 and stays in the denominator of the loss (as in OpenRLHF, TRL and verl's IcePop; verl's
+`rollout_rs` takes it out). So has a token whose engine logprob is unknown (NaN; the executors refuse such turns), and
+with levels of whole sequences its sequence (TRL gives it weight 1, OpenRLHF NaN).
 """
 
 # N tokens
@@ -12,11 +18,16 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from ..registry import Registry
-from .metrics import EffectiveSize, Largest, Mean, Metrics
-from .ratios import log_ratio, ratio
+from .metrics import Metrics
+from .mismatch import mismatch_metrics, weight_metrics
+from .ratios import log_ratio, ratio, widened
+from .sequence_sums import sequence_mean, sequence_sum
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+OLDER_NAMES = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("geometric", "gate")}
+"""Level and mode of OpenRLHF 0.11.0's `is_correction_type`; its `tis` clamps at both ends."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +36,13 @@ class CorrectionInputs:
 
     Attributes:
         logprobs_N: Of the learner's policy that starts the step (old, or current), any gradient ignored.
-        rollout_logprobs_N: Of the engine's policy; anything off actions.
+        rollout_logprobs_N: Of the engine's policy; anything off actions, NaN where unknown.
         is_action_N: Which tokens count.
         sequence_N: int64, the sequence each token belongs to, from 0.
         num_sequences: How many there are, for corrections of whole sequences.
-        bounds: Lower and upper bound of the weight.
+        bounds: Lower and upper bound, of the ratio or of what the gate measures.
+        gating: Name in `GATES`; only `mask` has a gate.
+        lags_N: int64, versions between the weights that sampled a token and the learner's; None measures no lag.
     """
 
     logprobs_N: "Tensor"
@@ -38,6 +51,8 @@ class CorrectionInputs:
     sequence_N: "Tensor"
     num_sequences: int
     bounds: tuple[float, float]
+    gating: str = "ratio"
+    lags_N: "Tensor | None" = None
 
     def __post_init__(self) -> None:
         low, high = self.bounds
@@ -53,52 +68,163 @@ class Correction:
     metrics: Metrics
 
 
-CORRECTIONS: Registry[Callable[[CorrectionInputs], "Tensor"]] = Registry("importance-sampling correction")
-"""Functions to weights per token, by "level/mode"; a rejected token has weight 0 and stays in the denominator."""
+@dataclass(frozen=True)
+class Weights:
+    """Weights per token, and the ratios they were made from, before any bound; in float64."""
+
+    weights_N: "Tensor"
+    ratios_N: "Tensor"
 
 
-@CORRECTIONS.register("off")
-def off(inputs: CorrectionInputs) -> "Tensor":
-    """Leave every token as it is; the mismatch is measured all the same."""
-    return _log_ratio(inputs).new_ones(inputs.is_action_N.shape)
+@dataclass(frozen=True)
+class Level:
+    """How the log-ratios of tokens become that of a unit, and their divergences one; both per token."""
+
+    log_ratio: Callable[[CorrectionInputs, "Tensor"], "Tensor"]
+    divergence: Callable[[CorrectionInputs, "Tensor"], "Tensor"]
 
 
-@CORRECTIONS.register("token/truncate")
-def token_truncate(inputs: CorrectionInputs) -> "Tensor":
-    """Truncate each token's ratio to the bounds (TIS; truncation from above as in Ionides 2008).
+def _each(inputs: CorrectionInputs, values_N: "Tensor") -> "Tensor":
+    return values_N
 
-    As https://fengyao.notion.site/off-policy-rl has it, and as OpenRLHF and TRL do: at both ends; verl
-    truncates from above only, which is the lower bound 0.
+
+def _sum(inputs: CorrectionInputs, values_N: "Tensor") -> "Tensor":
+    return sequence_sum(values_N, inputs.is_action_N, inputs.sequence_N, inputs.num_sequences)
+
+
+def _mean(inputs: CorrectionInputs, values_N: "Tensor") -> "Tensor":
+    return sequence_mean(values_N, inputs.is_action_N, inputs.sequence_N, inputs.num_sequences)
+
+
+LEVELS: Registry[Level] = Registry("level of the importance-sampling correction")
+"""Tokens alone, or sequences by product (as TRL, verl) or geometric mean (on which OpenRLHF gates its `seq`)."""
+
+LEVELS.register("token")(Level(_each, _each))
+LEVELS.register("seq")(Level(_sum, _mean))
+LEVELS.register("geometric")(Level(_mean, _mean))
+
+MODES: Registry[Callable[[CorrectionInputs, Level], Weights]] = Registry("mode of the importance-sampling correction")
+"""Functions to weights per token; those of units with an unknown ratio are set to 0 afterwards."""
+
+GATES: Registry[Callable[[CorrectionInputs, Level], "Tensor"]] = Registry("gate of the importance-sampling correction")
+"""Functions to what the bounds of `mask` are put to, per token; all but `ratio` are divergences from 0 up."""
+
+
+@MODES.register("truncate")
+def truncate(inputs: CorrectionInputs, level: Level) -> Weights:
+    """Truncate the ratio from above only (Ionides 2008; verl's TIS)."""
+    ratios_N = _ratios(inputs, level)
+    return Weights(ratios_N.clamp(max=inputs.bounds[1]), ratios_N)
+
+
+@MODES.register("clip")
+def clip(inputs: CorrectionInputs, level: Level) -> Weights:
+    """Clamp the ratio at both ends (the TIS of OpenRLHF and TRL)."""
+    ratios_N = _ratios(inputs, level)
+    return Weights(ratios_N.clamp(*inputs.bounds), ratios_N)
+
+
+@MODES.register("mask")
+def mask(inputs: CorrectionInputs, level: Level) -> Weights:
+    """Leave out what the gate finds outside the bounds (IcePop, arXiv:2510.18855, for tokens by ratio).
+
+    What stays keeps its level's ratio, which the bounds hold, so no weight exceeds them. Under a divergence it keeps
+    the ratio of the token at every level (FlashREINFORCE, OpenRLHF): a divergence does not bound a product of ratios.
     """
-    return ratio(_log_ratio(inputs)).clamp(*inputs.bounds)
+    measured_N = GATES[inputs.gating](inputs, level)
+    low, high = inputs.bounds
+    ratios_N = _ratios(inputs, level if inputs.gating == "ratio" else LEVELS["token"])
+    return Weights(ratios_N.where((measured_N >= low) & (measured_N <= high), 0.0), ratios_N)
+
+
+@MODES.register("gate")
+def gate(inputs: CorrectionInputs, level: Level) -> Weights:
+    """Leave out units outside the bounds, and clamp the ratios of the tokens inside (seq-mask-tis).
+
+    OpenRLHF's `seq` / `mask` gates alike on the geometric mean and clamps nothing: weights of 148 pass a bound of 5.
+    """
+    unit_N, ratios_N = _ratios(inputs, level), _ratios(inputs, LEVELS["token"])
+    low, high = inputs.bounds
+    return Weights(ratios_N.clamp(low, high).where((unit_N >= low) & (unit_N <= high), 0.0), ratios_N)
+
+
+@GATES.register("ratio")
+def ratio_gate(inputs: CorrectionInputs, level: Level) -> "Tensor":
+    """Measure the ratio learner / engine of the unit."""
+    return _ratios(inputs, level)
+
+
+@GATES.register("binary_kl")
+def binary_kl_gate(inputs: CorrectionInputs, level: Level) -> "Tensor":
+    """Measure KL(engine || learner) of "this token or any other", in sequences the mean over tokens (OpenRLHF).
+
+    In float64 and never negative: in float32 rounding makes it so, and a lower bound of 0 drops sound tokens.
+    """
+    engine_N, learner_N = _probabilities(inputs)
+    this_N = engine_N * (engine_N / learner_N).log()
+    divergence_N = this_N + (1 - engine_N) * ((1 - engine_N) / (1 - learner_N)).log()
+    return level.divergence(inputs, divergence_N.clamp(min=0))
+
+
+@GATES.register("tv")
+def tv_gate(inputs: CorrectionInputs, level: Level) -> "Tensor":
+    """Measure the difference of the token's two probabilities, in sequences the mean over tokens (OpenRLHF)."""
+    engine_N, learner_N = _probabilities(inputs)
+    return level.divergence(inputs, (engine_N - learner_N).abs())
+
+
+def check(level: str, mode: str, gating: str, bounds: tuple[float, float]) -> None:
+    """Refuse names that do not exist and choices that do not go together.
+
+    Raises:
+        ConfigError: As said; UnknownNameError for names.
+    """
+    GATES[gating]
+    if level == "off":
+        return
+    LEVELS[level]
+    MODES[mode]
+    if gating != "ratio" and mode != "mask":
+        raise ConfigError(f"gating {gating!r} rejects, so its mode is 'mask', got {mode!r}")
+    if gating != "ratio" and bounds[0] > 0:
+        raise ConfigError(f"gating {gating!r} bounds a divergence from above only, got {bounds}; give one number")
+    if mode == "gate" and level == "token":
+        raise ConfigError("mode 'gate' is for sequences; for tokens 'mask' is the same")
 
 
 def correct(level: str, mode: str, inputs: CorrectionInputs) -> Correction:
-    """Return the weights of this level and mode, and how far apart the two policies are."""
-    name = "off" if level == "off" else f"{level}/{mode}"
-    mask_N = inputs.is_action_N
-    weights_N = CORRECTIONS[name](inputs).detach().where(mask_N, 1.0)
-    return Correction(weights_N, _metrics(inputs, weights_N))
+    """Return the weights of this level and mode, and how far apart the two policies are.
+
+    With level "off" every weight is 1, and the mismatch is measured all the same.
+    """
+    check(level, mode, inputs.gating, inputs.bounds)
+    action_N, known_N = inputs.is_action_N, _known(inputs)
+    metrics = mismatch_metrics(_log_ratio(inputs), known_N, action_N, inputs.bounds, inputs.lags_N)
+    ones_N = widened(inputs.logprobs_N.detach()).new_ones(action_N.shape)
+    if level == "off":
+        return Correction(ones_N, metrics | weight_metrics(ones_N, ones_N, action_N))
+    made = MODES[mode](inputs, LEVELS[level])
+    unknown_N = LEVELS[level].divergence(inputs, (action_N & ~known_N).double()) > 0
+    weights_N = made.weights_N.where(~unknown_N, 0.0)
+    metrics |= weight_metrics(weights_N, made.ratios_N, action_N)
+    return Correction(weights_N.to(ones_N.dtype).where(action_N, 1.0), metrics)
+
+
+def _known(inputs: CorrectionInputs) -> "Tensor":
+    return inputs.is_action_N & ~inputs.rollout_logprobs_N.isnan()
 
 
 def _log_ratio(inputs: CorrectionInputs) -> "Tensor":
-    return log_ratio(inputs.logprobs_N.detach(), inputs.rollout_logprobs_N.detach(), inputs.is_action_N)
+    return log_ratio(inputs.logprobs_N.detach(), inputs.rollout_logprobs_N.detach(), _known(inputs)).double()
 
 
-def _metrics(inputs: CorrectionInputs, weights_N: "Tensor") -> Metrics:
-    """Measure over action tokens: `k1` estimates KL(engine || learner) since the engine sampled the tokens."""
-    mask_N = inputs.is_action_N
-    log_ratio_M = _log_ratio(inputs)[mask_N].double()
-    ratio_M, weights_M = ratio(log_ratio_M), weights_N[mask_N].double()
-    low, high = inputs.bounds
-    count = len(log_ratio_M)
-    return {
-        "mismatch/abs_diff": Mean(log_ratio_M.abs().sum().item(), count),
-        "mismatch/kl_k1": Mean(-log_ratio_M.sum().item(), count),
-        "mismatch/kl_k3": Mean((ratio_M - 1 - log_ratio_M).sum().item(), count),
-        "mismatch/ratio_mean": Mean(ratio_M.sum().item(), count),
-        "mismatch/ratio_max": Largest(ratio_M.max().item() if count else None),
-        "mismatch/outside_bounds": Mean(((ratio_M < low) | (ratio_M > high)).sum().item(), count),
-        "is_weight/mean": Mean(weights_M.sum().item(), count),
-        "is_weight/effective_size": EffectiveSize(weights_M.sum().item(), weights_M.square().sum().item(), count),
-    }
+def _ratios(inputs: CorrectionInputs, level: Level) -> "Tensor":
+    return ratio(level.log_ratio(inputs, _log_ratio(inputs)))
+
+
+def _probabilities(inputs: CorrectionInputs) -> tuple["Tensor", "Tensor"]:
+    """Return the probabilities of engine and learner, kept off 0 and 1 so that the divergence is finite."""
+    known_N = _known(inputs)
+    both = (inputs.rollout_logprobs_N, inputs.logprobs_N)
+    engine_N, learner_N = (x.detach().double().where(known_N, 0.0).exp().clamp(1e-6, 1 - 1e-6) for x in both)
+    return engine_N, learner_N

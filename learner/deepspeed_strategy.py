@@ -3,9 +3,9 @@
 import datetime
 import os
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,10 @@ import torch
 
 from ..errors import CheckpointError, ConfigError
 from ..executors.weights import TensorSpec
+from .lora import Adapters, add_lora, disabled_adapters, quantization
+from .muon import Muon
+from .optimizers import OptimizerConfig, is_offloaded, make_optimizer, rate_shares
+from .options import LoraOptions
 from .value_model import HEAD, load_value_model
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -29,13 +33,13 @@ class DeepSpeedConfig:
     kind: Literal["policy", "value"] = "policy"
     head_prefix: str = HEAD  # of a value model
     new_head: bool = False
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     max_norm: float = 1.0
     is_trained: bool = True
     gradient_checkpointing: bool = False
     offload_params: bool = False
+    lora: LoraOptions | None = None  # None trains all weights
+    load_in_4bit: bool = False
 
 
 def init_process_group(rank: int, world_size: int, address: str, port: int, timeout_s: float) -> torch.device:
@@ -76,27 +80,27 @@ class DeepSpeedStrategy:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.device = device
         self._is_scaled = config.param_dtype == "fp16"
-        settings = _settings(config, self.world_size)
+        settings = _settings(config, self.world_size, device)
         hf_config = HfDeepSpeedConfig(settings)  # from_pretrained shards while it loads, as long as this lives
         model = _load(config)
         del hf_config
         if config.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if config.lora is not None:
+            add_lora(model, config.lora)
         optimizer = None
         if config.is_trained:
-            optimizer = torch.optim.AdamW(
-                model.parameters(),
-                lr=0.0,  # set at every step
-                betas=config.betas,
-                eps=config.eps,
-                weight_decay=config.weight_decay,
-                fused=True,
-            )
+            optimizer = make_optimizer(config.optimizer, model, device)
+            self._rate_shares = rate_shares(optimizer)
         # The engine gathers, shards and reduces. Any: DeepSpeed has no types.
         self._engine: Any
         self._engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+        if isinstance(optimizer, Muon):
+            optimizer.attach(self._engine.optimizer, device)
         self._engine.train(config.is_trained)
         self._parameters = dict(self._engine.module.named_parameters())
+        self.adapters = None if config.lora is None else Adapters(self._engine.module)
+        self._exports_adapters = config.lora is not None and config.lora.sync == "adapter"
 
     @property
     def model(self) -> torch.nn.Module:
@@ -112,8 +116,8 @@ class DeepSpeedStrategy:
 
     def step(self, lr: float) -> float | None:
         """Take one optimiser step at this learning rate, if the loss scale of fp16 fits the gradients."""
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = lr
+        for group, share in zip(self._engine.optimizer.param_groups, self._rate_shares, strict=True):
+            group["lr"] = lr * share
         self._engine.step()
         if self._is_scaled and self._engine.optimizer.overflow:
             return None  # DeepSpeed has lowered the scale
@@ -128,20 +132,60 @@ class DeepSpeedStrategy:
         return totals.tolist()
 
     def tensor_specs(self) -> list[TensorSpec]:
-        """Full shapes, read from ZeRO's records without gathering."""
+        """Full shapes, read from ZeRO's records without gathering; with adapters those of the merged model."""
+        if self.adapters is not None:
+            return self.adapters.merged_specs(self._parameters)
         return [
             TensorSpec(name, str(p.dtype).removeprefix("torch."), tuple(p.ds_shape))
             for name, p in self._parameters.items()
         ]
 
     @contextmanager
-    def gathered(self, names: Sequence[str], *, is_changed: bool = False) -> Iterator[list[torch.Tensor]]:
+    def gathered(
+        self,
+        names: Sequence[str],
+        *,
+        is_changed: bool = False,
+        instead: Callable[[str], torch.Tensor | None] | None = None,
+    ) -> Iterator[list[torch.Tensor]]:
         """Gather on all ranks; with `is_changed`, what rank 0 wrote into the tensors is scattered back."""
         import deepspeed
 
-        parameters = [self._parameters[name] for name in names]
-        with deepspeed.zero.GatheredParameters(parameters, modifier_rank=0 if is_changed else None):
-            yield [p.data for p in parameters]
+        adapters = self.adapters
+        parts = list(names) if adapters is None else [part for n in names for part in adapters.parts(n)]
+        parameters = {part: self._parameters[part] for part in parts}
+        with deepspeed.zero.GatheredParameters(list(parameters.values()), modifier_rank=0 if is_changed else None):
+            tensors = {part: _or(instead, part, parameter.data) for part, parameter in parameters.items()}
+            if adapters is None:
+                yield list(tensors.values())
+            else:
+                # What is held in 4 bits is known by its parameter, so that only what stands in for one is replaced.
+                yield [adapters.merge(name, parameters if instead is None else tensors) for name in names]
+
+    def export_specs(self) -> list[TensorSpec]:
+        """Return what engines get: all tensors, or those of the adapters alone."""
+        if self._exports_adapters:
+            return self.adapter_specs()
+        return self.tensor_specs()
+
+    def adapter_specs(self) -> list[TensorSpec]:
+        """Return name, dtype and full shape of the adapters' tensors, as peft's files name them."""
+        return [] if self.adapters is None else self.adapters.adapter_specs(self._parameters)
+
+    def base_weights(self) -> AbstractContextManager[None]:
+        """Let the model compute without its adapters while the context is open."""
+        return disabled_adapters(self._engine.module)
+
+    def perturb_adapters(self, *, undo: bool) -> None:
+        """Change strongly what engines get of a model with adapters, or undo that exactly."""
+        import deepspeed
+
+        assert self.adapters is not None
+        change = self.adapters.restore if undo else self.adapters.perturb
+        for names in self.adapters.perturbed_parts(self._parameters):
+            parameters = {name: self._parameters[name] for name in names}
+            with deepspeed.zero.GatheredParameters(list(parameters.values()), modifier_rank=0):
+                change(names, parameters, halves=not self._exports_adapters)
 
     def master_shards(self) -> dict[str, torch.Tensor]:
         """Return this rank's part of each flat fp32 parameter, padded to equal parts."""
@@ -161,15 +205,24 @@ class DeepSpeedStrategy:
     def save(self, folder: Path, tag: str, state: dict[str, Any]) -> None:
         """Write this rank's shards, with `state` and the random state beside them."""
         client_state = {"turngym": state, "random": _random_state(self.device)}
-        self._engine.save_checkpoint(str(folder), tag=tag, client_state=client_state)
+        # With adapters most weights never change, and come from where they came from at first.
+        frozen = {} if self.adapters is None else {"exclude_frozen_parameters": True}
+        self._engine.save_checkpoint(str(folder), tag=tag, client_state=client_state, **frozen)
 
     def load(self, folder: Path, tag: str) -> dict[str, Any]:
         """Read this rank's shards; the number of ranks must be the one that wrote them."""
-        path, client_state = self._engine.load_checkpoint(str(folder), tag=tag)
+        path, client_state = self._engine.load_checkpoint(
+            str(folder), tag=tag, load_module_strict=self.adapters is None
+        )
         if path is None or "turngym" not in client_state:
             raise CheckpointError(f"{folder / tag} is not a checkpoint of TurnGym, or of another number of ranks")
         _restore_random_state(client_state["random"], self.device)
         return client_state["turngym"]  # type: ignore[no-any-return]
+
+
+def _or(instead: Callable[[str], torch.Tensor | None] | None, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    other = None if instead is None else instead(name)
+    return tensor if other is None else other
 
 
 def _load(config: DeepSpeedConfig) -> Any:  # Any: transformers' models are open
@@ -185,14 +238,19 @@ def _load(config: DeepSpeedConfig) -> Any:  # Any: transformers' models are open
             new_head=config.new_head,
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(config.model, dtype=dtype, attn_implementation=config.attention)
+        model = AutoModelForCausalLM.from_pretrained(
+            config.model,
+            dtype=dtype,
+            attn_implementation=config.attention,
+            quantization_config=quantization(dtype) if config.load_in_4bit else None,
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot load a causal language model from {config.model!r}: {error}") from error
     model.config.use_cache = False
     return model
 
 
-def _settings(config: DeepSpeedConfig, world_size: int) -> dict[str, Any]:
+def _settings(config: DeepSpeedConfig, world_size: int, device: torch.device) -> dict[str, Any]:
     # With one rank there is nothing to shard: keep the parameters whole and save the copies.
     keep_whole = {
         "stage3_param_persistence_threshold": 10**12,
@@ -206,6 +264,8 @@ def _settings(config: DeepSpeedConfig, world_size: int) -> dict[str, Any]:
         "stage3_prefetch_bucket_size": 5 * 10**7,
         "reduce_bucket_size": 5 * 10**7,
     } | (keep_whole if world_size == 1 else {})
+    if config.is_trained and is_offloaded(config.optimizer, device):
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if config.offload_params:
         zero["offload_param"] = {"device": "cpu"}
     settings: dict[str, Any] = {

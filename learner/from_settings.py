@@ -5,16 +5,20 @@ from collections.abc import Sequence
 from ..agents.base import Sampling
 from ..errors import ConfigError
 from ..executors.engines.vllm import VllmConfig
+from ..executors.engines.vllm_adapter import Adapter
 from ..executors.limits import Limits
 from ..executors.rollout_actor import RolloutConfig
 from ..registry import nearest, with_absolute_file
 from .attention import PACKED
 from .deepspeed_strategy import DeepSpeedConfig
 from .inputs import Inputs
+from .kl_controller import KlController
 from .loop_parts import LoopSettings
-from .losses import PolicyOptions
+from .loss_choice import aggregation_choice, correction_choice, policy_options
 from .objective import Objective
-from .options import ActorOptions, CriticOptions
+from .optimizers import optimizer_config
+from .options import ActorOptions, CriticOptions, TrainOptions
+from .packing import MicroBatching
 from .placement import Layout
 from .plan import plan_batches
 from .rank import RankConfig
@@ -22,9 +26,12 @@ from .reward_shaping import shaping
 from .roles import Role
 from .schedule import Schedule, num_warmup_steps
 from .settings import TrainSettings
+from .value_loss import ValueObjective
 
 ENGINE_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SHARED_GPU_MEMORY = 0.4  # of a GPU that engine and learner share
+SCORING_SEQS = 32  # scored beside each other; each step of an engine takes SCORING_TOKENS of them in any case
+SCORING_TOKENS = 2048  # each needs a row of float32 logits, which vLLM sets no memory aside for
 
 
 def engine_dtype(settings: TrainSettings) -> str:
@@ -38,7 +45,12 @@ def engine_dtype(settings: TrainSettings) -> str:
 def rank_config(settings: TrainSettings, inputs: Inputs, roles: Sequence[Role], num_threads: int) -> RankConfig:
     """Return what each rank of a group that holds these roles is made with."""
     return RankConfig(
-        models={role: _model_config(settings, inputs, role) for role in roles},
+        # With adapters in the actor, its own base weights are the reference.
+        models={
+            role: _model_config(settings, inputs, role)
+            for role in roles
+            if role != "reference" or not settings.ds.lora.rank
+        },
         seed=settings.train.seed,
         num_threads=num_threads,
         timeout_s=settings.ds.timeout_s,
@@ -67,11 +79,11 @@ def _model_config(settings: TrainSettings, inputs: Inputs, role: Role) -> DeepSp
         kind="policy" if role == "actor" else "value",
         head_prefix=settings.ds.value_head_prefix,
         new_head=True,
-        betas=options.adam.betas,
-        eps=options.adam.eps,
-        weight_decay=options.adam.weight_decay,
+        optimizer=optimizer_config(options, offload=settings.ds.adam_offload),
         max_norm=options.max_norm,
         gradient_checkpointing=settings.actor.gradient_checkpointing_enable,
+        lora=settings.ds.lora if role == "actor" and settings.ds.lora.rank else None,
+        load_in_4bit=role == "actor" and settings.ds.load_in_4bit,
     )
 
 
@@ -82,7 +94,7 @@ def critic_model(settings: TrainSettings, inputs: Inputs) -> str:
 
 def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> RolloutConfig:
     """Return what each rollout actor is made with."""
-    rollout, vllm, data = settings.rollout, settings.vllm, settings.data
+    rollout, vllm, data, lora = settings.rollout, settings.vllm, settings.data, settings.ds.lora
     engine = VllmConfig(
         model=inputs.model,
         dtype=engine_dtype(settings),
@@ -96,6 +108,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         seed=settings.train.seed,
         num_threads=layout.engine_threads,
         sync_timeout_s=vllm.sync_timeout_s,
+        adapter=Adapter(lora.rank, lora.alpha) if lora.rank and lora.sync == "adapter" else None,
     )
     limits = Limits(
         max_turns=rollout.max_turns,
@@ -116,23 +129,65 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
     )
 
 
-def objective(settings: TrainSettings) -> Objective:
-    """Return the loss, checked."""
-    actor, advantage, kl = settings.actor, settings.algo.advantage, settings.algo.kl
-    low, high = actor.eps_clip_low_high or (actor.eps_clip, actor.eps_clip)
-    bounds = advantage.is_correction_threshold
-    if len(bounds) != 2:
-        raise ConfigError(f"--algo.advantage.is_correction_threshold wants a lower and an upper bound, got {bounds}")
+def teacher_config(settings: TrainSettings, layout: Layout) -> VllmConfig:
+    """Return what each engine of the teacher is made with, checked against the actor's model before."""
+    model = settings.teacher.model_name_or_path
+    if model is None:
+        raise ConfigError("--algo.advantage.estimator on_policy_distill wants --teacher.model_name_or_path")
+    return VllmConfig(
+        model=model,
+        dtype=engine_dtype(settings),
+        max_context=settings.data.max_len + 1,  # a scored sequence is a prompt, and something must follow a prompt
+        max_num_seqs=SCORING_SEQS,
+        gpu_memory_utilization=settings.teacher.gpu_memory_utilization,
+        enforce_eager=True,  # graphs are for decoding
+        enable_prefix_caching=False,  # what is cached has no logits
+        kv_cache_gib=settings.vllm.kv_cache_gib,
+        seed=settings.train.seed,
+        num_threads=layout.engine_threads,
+        sync_timeout_s=settings.vllm.sync_timeout_s,
+        max_batched_tokens=SCORING_TOKENS,
+        scoring_temperature=settings.rollout.temperature or 1.0,  # greedy logprobs count as temperature 1
+    )
+
+
+def objective(settings: TrainSettings, *, is_stale: bool = False) -> Objective:
+    """Return the loss, checked.
+
+    Args:
+        settings: All options.
+        is_stale: Whether tokens of older weights will be trained on. Without a correction the loss then has the
+            engine's logprobs as its ratio's denominator.
+    """
+    actor, kl = settings.actor, settings.algo.kl
+    correction, aggregation = correction_choice(settings.algo.advantage), aggregation_choice(settings)
     return Objective(
         policy_loss=with_absolute_file(actor.policy_loss_type),
-        policy=PolicyOptions(low, high, actor.dual_clip),
-        aggregation=with_absolute_file(actor.loss_agg_mode or "token-mean"),
-        correction_level=advantage.is_correction_level,
-        correction_mode=advantage.is_correction_mode,
-        correction_bounds=(bounds[0], bounds[1]),
+        policy=policy_options(actor),
+        aggregation=aggregation.name,
+        correction_level=correction.level,
+        correction_mode=correction.mode,
+        correction_bounds=correction.bounds,
         kl_coef=kl.init_coef if kl.use_loss else 0.0,
         kl_estimator=kl.estimator,
+        correction_gating=correction.gating,
+        aggregation_length=aggregation.length,
+        has_unbiased_kl=kl.unbiased_gradient,
+        entropy_coef=actor.entropy_coef,
+        aux_loss_coef=actor.aux_loss_coef,
+        uses_rollout_as_old=is_stale and correction.level == "off",
     )
+
+
+def kl_controller(settings: TrainSettings) -> KlController:
+    """Return the coefficient of the KL and how it adapts, checked."""
+    kl = settings.algo.kl
+    return KlController(kl.init_coef, kl.target, kl.horizon)
+
+
+def value_objective(settings: TrainSettings) -> ValueObjective:
+    """Return the critic's loss, checked."""
+    return ValueObjective(settings.critic.value_clip)
 
 
 def schedule(settings: TrainSettings, num_steps: int, role: Role = "actor") -> Schedule:
@@ -148,6 +203,14 @@ def schedule(settings: TrainSettings, num_steps: int, role: Role = "actor") -> S
 def has_env_reward(settings: TrainSettings) -> bool:
     """Whether the environment or --reward.remote_url gives a reward, beside or without a reward model."""
     return settings.reward.remote_url is not None or settings.agent not in (None, "env:Prompt")
+
+
+def micro_batching(train: TrainOptions, hidden_size: int) -> MicroBatching:
+    """Return what bounds a forward pass; a transformer layer has about 12 x hidden_size^2 weights."""
+    attention_length = 12 * hidden_size
+    if train.dynamic_batch_enable:
+        return MicroBatching(max_tokens=train.max_tokens_per_gpu, attention_length=attention_length)
+    return MicroBatching(max_sequences=train.micro_batch_size, attention_length=attention_length)
 
 
 def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:

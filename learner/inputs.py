@@ -64,19 +64,21 @@ def _check_counts(settings: TrainSettings) -> None:
 
 def _check_names(settings: TrainSettings) -> None:
     """Look up what is chosen by name, and refuse what cannot be honoured."""
-    from .advantages import ESTIMATORS
-    from .corrections import CORRECTIONS
+    from .advantages import ESTIMATORS, check_credit
     from .filtering import check_filtering
-    from .losses import LOSS_AGGREGATIONS, POLICY_LOSSES
+    from .kl_controller import KlController
+    from .loss_choice import aggregation_choice, correction_choice, policy_options
 
-    advantage, rollout = settings.algo.advantage, settings.rollout
-    check_filtering(settings.algo)
+    advantage, rollout, kl = settings.algo.advantage, settings.rollout, settings.algo.kl
     ESTIMATORS[advantage.estimator]
-    POLICY_LOSSES[settings.actor.policy_loss_type]
-    if settings.actor.loss_agg_mode is not None:
-        LOSS_AGGREGATIONS[settings.actor.loss_agg_mode]
-    level, mode = advantage.is_correction_level, advantage.is_correction_mode
-    CORRECTIONS["off" if level == "off" else f"{level}/{mode}"]
+    check_credit(advantage.estimator, advantage.credit, advantage.gamma, advantage.lambd)
+    check_filtering(settings.algo)
+    policy_options(settings.actor)
+    aggregation_choice(settings)
+    correction_choice(advantage)
+    KlController(kl.init_coef, kl.target, kl.horizon)
+    if kl.unbiased_gradient and not kl.use_loss:
+        raise ConfigError("--algo.kl.unbiased_gradient is for the KL in the loss; add --algo.kl.use_loss")
     if rollout.top_p < 1:
         raise ConfigError(
             f"--rollout.top_p {rollout.top_p}: the engine would sample from a part of the vocabulary, and the learner "

@@ -10,7 +10,7 @@ gradient 0 from 2.6 on; TRL: no bound). In the reward, where there is no gradien
 capped to [-10, 10] as in OpenRLHF, so that one token cannot outweigh a batch.
 """
 
-# N tokens
+# N tokens, M action tokens
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..registry import Registry
 from .metrics import Mean, Metrics
-from .ratios import log_ratio
+from .ratios import bounded_logprobs, log_ratio, ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,9 @@ K3_BOUND = 10.0
 
 REWARD_CAP = 10.0
 """Largest KL of one token, either way, that is put into the reward."""
+
+LARGEST_KL_WEIGHT = 10.0
+"""Bound of the ratio that weighs an unbiased gradient (OpenRLHF; TRL and the paper have none)."""
 
 KL_ESTIMATORS: Registry[Callable[["Tensor"], "Tensor"]] = Registry("KL estimator")
 """Functions from log(policy / reference) per token to the KL per token."""
@@ -66,6 +69,28 @@ def token_kl(
 ) -> "Tensor":
     """Return the KL of each token, 0 off actions, with gradient to `logprobs_N`."""
     return KL_ESTIMATORS[estimator](log_ratio(logprobs_N, ref_logprobs_N, is_action_N))
+
+
+def unbiased_token_kl(
+    estimator: str,
+    logprobs_N: "Tensor",
+    ref_logprobs_N: "Tensor",
+    old_logprobs_N: "Tensor",
+    is_action_N: "Tensor",
+) -> "Tensor":
+    """Return the KL of each token weighed by w = policy / old, with the gradient w * log(policy / reference).
+
+    The tokens came from the old policy, and the mean of that gradient over them is the gradient of the KL, whichever
+    estimator gives the value. For k3 it is the gradient of w * k3 (DeepSeek-V3.2, arXiv:2512.02556; TRL's
+    `use_bias_correction_kl`); that of w * k2 would be biased and that of w * k1 noisier. OpenRLHF has the same
+    gradient and leaves the value unweighed. w is bounded by `LARGEST_KL_WEIGHT`, the log-ratio is not.
+    """
+    policy_N = bounded_logprobs(logprobs_N, is_action_N)
+    log_ratio_N = log_ratio(logprobs_N.detach(), ref_logprobs_N, is_action_N)
+    drift_N = log_ratio(logprobs_N.detach(), old_logprobs_N.detach(), is_action_N)
+    weights_N = ratio(drift_N).clamp(max=LARGEST_KL_WEIGHT)
+    slope_N = weights_N * log_ratio_N * (policy_N - policy_N.detach())  # adds 0 to the value
+    return weights_N * KL_ESTIMATORS[estimator](log_ratio_N) + slope_N
 
 
 def reward_kl(

@@ -6,15 +6,18 @@ from, as long as it sampled from the whole vocabulary.
 
 # N tokens of the batch, M actions, V vocabulary
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..errors import ConfigError
 from .attention import packed_calls
 from .batch import Batch
+from .chunked_head import ScoringHead, logit_scale, wide
 
 CHUNK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Logits widened to float32 at a time: what fits a CPU's cache, and what fills a GPU."""
@@ -26,15 +29,29 @@ class ActionLogprobs:
 
     Attributes:
         logprobs_N: float32, with gradient to the model; 0 off actions.
-        entropy_N: float32, detached, of the distribution each action was drawn from; 0 off actions.
+        entropy_N: float32, of the distribution each action was drawn from, detached unless asked otherwise; 0 off
+            actions.
+        aux_loss: The load-balancing loss of a mixture of experts, a mean over this batch's tokens, context included;
+            0 for an empty batch, None where it was not asked for.
     """
 
     logprobs_N: Tensor
     entropy_N: Tensor
+    aux_loss: Tensor | None = None
 
 
-def action_logprobs(model: torch.nn.Module, batch: Batch, device: torch.device | str) -> ActionLogprobs:
+def action_logprobs(
+    model: torch.nn.Module,
+    batch: Batch,
+    device: torch.device | str,
+    *,
+    with_entropy_grad: bool = False,
+    with_aux_loss: bool = False,
+) -> ActionLogprobs:
     """Run the model over the batch in one row and return its actions' logprobs.
+
+    The logits of all actions are never held at once, as long as what the model does after its output head is known
+    (`chunked_head`); a model that does something else to them is told by its first call and gives them in full.
 
     An empty batch, or one without actions, still runs the model and returns values that carry (zero) gradients
     to all of its parameters, so that ranks of a sharded model stay in step.
@@ -44,35 +61,50 @@ def action_logprobs(model: torch.nn.Module, batch: Batch, device: torch.device |
             around one.
         batch: What to score.
         device: Where the model runs.
+        with_entropy_grad: Let the entropy keep its gradient.
+        with_aux_loss: Ask a mixture of experts for its load-balancing loss.
+
+    Raises:
+        ConfigError: The model cannot be run packed, or has no load-balancing loss.
     """
     actions = torch.tensor(batch.is_action.nonzero()[0])
-    keep = actions - 1 if len(actions) else torch.zeros(1, dtype=torch.int64)
-    logits_MV = _packed_logits(model, batch, keep, device)
+    request = _Request(model, batch, actions - 1 if len(actions) else torch.zeros(1, dtype=torch.int64), with_aux_loss)
     actions = actions.to(device)
     targets_M = _to(batch.token_ids, device).long()[actions]
     temperatures_M = _to(batch.temperatures, device)[actions]
-    if len(actions) == 0:
-        logits_MV = logits_MV[:0]
-    logprobs_M, entropy_M = token_logprobs(logits_MV, targets_M, temperatures_M)
+    if not len(actions):  # one position is scored all the same, and counts nothing
+        targets_M, temperatures_M = torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, device=device)
+    scored = _score_in_tiles(request, device, targets_M, temperatures_M, with_entropy_grad)
+    if scored is None:
+        scored = _score_by_logits(request, device, targets_M, temperatures_M, with_entropy_grad)
+    (logprobs_M, entropy_M), aux_loss = scored
+    logprobs_M, entropy_M = logprobs_M[: len(actions)], entropy_M[: len(actions)]
     zeros_N = torch.zeros(batch.num_tokens, device=device, dtype=logprobs_M.dtype)
-    return ActionLogprobs(zeros_N.index_put((actions,), logprobs_M), zeros_N.index_put((actions,), entropy_M))
+    if aux_loss is not None and batch.num_tokens == 0:
+        aux_loss = 0.0 * aux_loss
+    return ActionLogprobs(zeros_N.index_put((actions,), logprobs_M), zeros_N.index_put((actions,), entropy_M), aux_loss)
 
 
-def token_logprobs(logits_MV: Tensor, targets_M: Tensor, temperatures_M: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-softmax(logits / T) at the targets, and the (detached) entropy, both in float32 or wider.
+def token_logprobs(
+    logits_MV: Tensor, targets_M: Tensor, temperatures_M: Tensor, *, with_entropy_grad: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return log-softmax(logits / T) at the targets, and its entropy, both in float32 or wider.
 
     Rows are widened and normalised chunk by chunk, again in the backward pass: beside the logits there is never
     more than their gradient and one chunk. The caller's logits are left as they are.
     """
-    logprobs_M, entropy_M = _TokenLogprobs.apply(logits_MV, targets_M, temperatures_M)  # type: ignore[no-untyped-call]
+    logprobs_M, entropy_M = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
+        logits_MV, targets_M, temperatures_M, with_entropy_grad
+    )
     return logprobs_M, entropy_M
 
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits_MV: Tensor, targets_M: Tensor, temperatures_M: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(logits_MV, targets_M, temperatures_M)
-        logprobs_M = logits_MV.new_empty(len(logits_MV), dtype=_wide(logits_MV))
+    def forward(
+        ctx: Any, logits_MV: Tensor, targets_M: Tensor, temperatures_M: Tensor, with_entropy_grad: bool
+    ) -> tuple[Tensor, Tensor]:
+        logprobs_M = logits_MV.new_empty(len(logits_MV), dtype=wide(logits_MV))
         entropy_M = torch.empty_like(logprobs_M)
         for rows in _chunks(logits_MV):
             logprobs_CV = _scaled(logits_MV[rows], temperatures_M[rows]).log_softmax(-1)
@@ -81,51 +113,118 @@ class _TokenLogprobs(torch.autograd.Function):
             probs_CV = logprobs_CV.exp()
             logprobs_CV.clamp_(min=torch.finfo(logprobs_CV.dtype).min)
             entropy_M[rows] = -torch.linalg.vecdot(probs_CV, logprobs_CV)
-        ctx.mark_non_differentiable(entropy_M)
+        ctx.save_for_backward(logits_MV, targets_M, temperatures_M, entropy_M)
+        ctx.with_entropy_grad = with_entropy_grad
+        if not with_entropy_grad:
+            ctx.mark_non_differentiable(entropy_M)
         return logprobs_M, entropy_M
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        logits_MV, targets_M, temperatures_M = ctx.saved_tensors
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        logits_MV, targets_M, temperatures_M, entropy_M = ctx.saved_tensors
         grad_MV = torch.empty_like(logits_MV)
-        scaled_grad_M = grads[0] / temperatures_M
+        grad_M, entropy_grad_M = (grad / temperatures_M for grad in grads)
         for rows in _chunks(logits_MV):
-            grad_CV = _scaled(logits_MV[rows], temperatures_M[rows]).softmax(-1)
-            grad_CV.scatter_add_(-1, targets_M[rows, None], torch.full_like(grad_CV[:, :1], -1))
-            grad_MV[rows] = grad_CV.mul_(-scaled_grad_M[rows, None])
-        return grad_MV, None, None
+            logprobs_CV = _scaled(logits_MV[rows], temperatures_M[rows]).log_softmax(-1)
+            grad_CV = logprobs_CV.exp()
+            weights_CV = grad_M[rows, None]
+            if ctx.with_entropy_grad:
+                logprobs_CV.clamp_(min=torch.finfo(logprobs_CV.dtype).min).add_(entropy_M[rows, None])
+                weights_CV = logprobs_CV.mul_(entropy_grad_M[rows, None]).add_(weights_CV)
+            grad_CV.mul_(-weights_CV).scatter_add_(-1, targets_M[rows, None], grad_M[rows, None])
+            grad_MV[rows] = grad_CV
+        return grad_MV, None, None, None
 
 
-def _packed_logits(model: torch.nn.Module, batch: Batch, keep: Tensor, device: torch.device | str) -> Tensor:
-    """Return the logits [M, V] at the positions to keep; an empty batch is run as one token."""
+_gives_logits: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
+"""Models that do to their logits what `LogitScale` does not know."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    model: torch.nn.Module
+    batch: Batch
+    keep: Tensor  # positions whose next token is wanted
+    with_aux_loss: bool
+
+
+_Scored = tuple[tuple[Tensor, Tensor], Tensor | None]  # logprobs and entropy [M]; load-balancing loss
+
+
+def _score_in_tiles(
+    request: _Request, device: torch.device | str, targets_M: Tensor, temperatures_M: Tensor, with_entropy_grad: bool
+) -> _Scored | None:
+    """Score inside the model's output head; None where that would not be the model's own distribution."""
+    module = _unwrapped(request.model)
+    head = module.get_output_embeddings()
+    if type(head) is not torch.nn.Linear or module in _gives_logits:
+        return None
+    scale = logit_scale(module.config)
+    with ScoringHead(head, scale, targets_M, temperatures_M, with_entropy_grad=with_entropy_grad) as scoring:
+        output = _run_packed(request, device)
+    _check_positions(request, scoring.num_positions)
+    if scoring.scored is None or not scoring.is_exact(output.logits):
+        _gives_logits.add(module)
+        return None
+    return scoring.scored, _aux_loss(request, output)
+
+
+def _score_by_logits(
+    request: _Request, device: torch.device | str, targets_M: Tensor, temperatures_M: Tensor, with_entropy_grad: bool
+) -> _Scored:
+    output = _run_packed(request, device)
+    logits_MV = output.logits.squeeze(0)  # a view backward too, where [0] would make a copy
+    _check_positions(request, len(logits_MV))
+    scored = token_logprobs(logits_MV, targets_M, temperatures_M, with_entropy_grad=with_entropy_grad)
+    return scored, _aux_loss(request, output)
+
+
+def _run_packed(request: _Request, device: torch.device | str) -> Any:
+    """Call the model on the batch in one row, keeping some positions; an empty batch is run as one token."""
+    batch = request.batch
     is_empty = batch.num_tokens == 0
     token_ids = torch.zeros(1, dtype=torch.int64) if is_empty else torch.tensor(batch.token_ids, dtype=torch.int64)
     starts = torch.tensor([0, 1]) if is_empty else torch.tensor(batch.starts)
     lengths = starts.diff()
     positions = torch.arange(len(token_ids)) - starts[:-1].repeat_interleave(lengths)
     cu_seq_lens, longest = starts.to(device, torch.int32), int(lengths.max())
+    options = {"output_router_logits": True} if request.with_aux_loss else {}
     calls = packed_calls()
-    output = model(
+    output = request.model(
         input_ids=token_ids[None].to(device),
         position_ids=positions[None].to(device),
         use_cache=False,
-        logits_to_keep=keep.to(device),
+        logits_to_keep=request.keep.to(device),
         cu_seq_lens_q=cu_seq_lens,
         cu_seq_lens_k=cu_seq_lens,
         max_length_q=longest,
         max_length_k=longest,
+        **options,
     )
-    _check_used(model, packed_calls() - calls)
-    logits_MV: Tensor = output.logits.squeeze(0)  # a view backward too, where [0] would make a copy
-    if len(logits_MV) != len(keep):
+    _check_used(request.model, packed_calls() - calls)
+    return output
+
+
+def _check_positions(request: _Request, count: int | None) -> None:
+    if count != len(request.keep):
         raise ConfigError(
-            f"{_name(model)} was asked for logits at {len(keep)} positions (logits_to_keep) and gave {len(logits_MV)}"
+            f"{_name(request.model)} was asked for logits at {len(request.keep)} positions (logits_to_keep) "
+            f"and gave {count}"
         )
-    return logits_MV
+
+
+def _aux_loss(request: _Request, output: Any) -> Tensor | None:
+    if not request.with_aux_loss:
+        return None
+    aux_loss: Tensor | None = getattr(output, "aux_loss", None)
+    if aux_loss is None:
+        raise ConfigError(f"{_name(request.model)} has no load-balancing loss; use --actor.aux_loss_coef 0")
+    return aux_loss
 
 
 def _check_used(model: torch.nn.Module, calls: int) -> None:
-    config: Any = getattr(model, "module", model).config  # Any: transformers' configurations are open
+    config: Any = _unwrapped(model).config  # Any: transformers' configurations are open
     wanted = config.get_text_config().num_hidden_layers
     if calls < wanted:
         raise ConfigError(
@@ -134,8 +233,12 @@ def _check_used(model: torch.nn.Module, calls: int) -> None:
         )
 
 
+def _unwrapped(model: torch.nn.Module) -> Any:
+    return getattr(model, "module", model)
+
+
 def _name(model: torch.nn.Module) -> str:
-    return type(getattr(model, "module", model)).__name__
+    return type(_unwrapped(model)).__name__
 
 
 def _chunks(logits_MV: Tensor) -> list[slice]:
@@ -145,11 +248,7 @@ def _chunks(logits_MV: Tensor) -> list[slice]:
 
 
 def _scaled(logits_CV: Tensor, temperatures_C: Tensor) -> Tensor:
-    return logits_CV.to(_wide(logits_CV)) / temperatures_C[:, None]
-
-
-def _wide(logits: Tensor) -> torch.dtype:
-    return torch.promote_types(logits.dtype, torch.float32)
+    return logits_CV.to(wide(logits_CV)) / temperatures_C[:, None]
 
 
 def _to(array: Any, device: torch.device | str) -> Tensor:  # Any: numpy arrays of any dtype

@@ -1,7 +1,7 @@
 """The training loop, to be read from top to bottom."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from .attempts import check_failures, rollout_metrics
 from .batch import Batch, assemble
 from .evaluation import evaluate
 from .frontier import Frontier
+from .kl_controller import KlController
 from .loop_parts import InterruptedStepError, LoopSettings, LoopState, Parts
 from .report import Scores
 from .step_advantages import with_advantages
@@ -76,6 +77,9 @@ def run_loop(
             with progress.stage("train", seconds):
                 taken = _train(parts, settings, state, batch)
             metrics |= taken
+            if settings.algo.kl.init_coef:
+                metrics["kl/coef"] = state.kl_coef
+            state.kl_coef = _next_kl_coef(settings, state, metrics, batch.num_attempts)
             state.step, state.frontier = step, frontier.state()  # from here on the step is whole, whatever follows
 
             # 5. The engines get the new weights, if there are any.
@@ -159,6 +163,9 @@ def _train(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch)
     """
     taken: list[dict[str, float]] = []
     is_frozen = state.step < settings.freezing_steps
+    objective = parts.objective
+    if objective.kl_coef:
+        objective = replace(objective, kl_coef=state.kl_coef)
     for _ in range(settings.num_epochs):
         for part in _mini_batches(batch, settings.batches.optimizer_steps):
             if "critic" in parts.roles and part.num_actions:
@@ -170,11 +177,11 @@ def _train(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch)
                 state.critic_steps += 1
             if is_frozen:
                 continue
-            if not (part.advantages != 0).any() and not parts.objective.needs_all_sequences:
+            if not part.num_actions or not ((part.advantages != 0).any() or objective.needs_all_sequences):
                 parts.progress.say("no attempt differs from its siblings: this update has no gradient and is skipped")
                 continue
             lr = settings.peak_lr * parts.schedule.factor(state.optimizer_steps + 1)
-            taken.append(_finished(parts.roles["actor"].train(part, parts.objective, lr, may_stop=not taken)))
+            taken.append(_finished(parts.roles["actor"].train(part, objective, lr, may_stop=not taken)))
             state.optimizer_steps += 1
     names = {name for metrics in taken for name in metrics}
     return {name: float(np.mean([m[name] for m in taken if name in m])) for name in sorted(names)}
@@ -202,6 +209,13 @@ def _evaluate(
     parts.progress.say(f"step {state.step} | held-out reward {shown} on {result.num_tasks} tasks{failed}")
     parts.folder.eval_store.write(state.step, [t for group in result.groups for t in group.trajectories])
     return list(result.groups)
+
+
+def _next_kl_coef(settings: LoopSettings, state: LoopState, metrics: dict[str, float], num_attempts: int) -> float:
+    kl = settings.algo.kl
+    if "kl/reference" not in metrics:
+        return state.kl_coef  # nothing was trained on
+    return KlController(state.kl_coef, kl.target, kl.horizon).updated(metrics["kl/reference"], num_attempts).coef
 
 
 def _judged(parts: Parts, settings: LoopSettings, groups: Sequence[Group]) -> NDArray[np.float64]:

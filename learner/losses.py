@@ -1,24 +1,16 @@
-"""Policy losses per token, and how they become one number.
+"""Policy losses per token: pure functions from `PolicyInputs`, to be summed by the weights of an aggregation."""
 
-A loss is a pure function from `PolicyInputs` to a loss per token; an aggregation is a weight per token that
-already holds the *global* denominator, so that micro-batches and ranks just add up: whatever the split, the
-sum of all parts is the same loss with the same gradient.
-"""
-
-# N tokens, A attempts
+# N tokens, M action tokens
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import ConfigError
 from ..registry import Registry
-from .batch import Batch
 from .metrics import Largest, Mean, Metrics
-from .ratios import log_ratio, ratio
+from .ratios import bounded_logprobs, log_ratio, ratio
+from .sequence_sums import sequence_mean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,11 +41,19 @@ class PolicyInputs:
 
 @dataclass(frozen=True)
 class PolicyOptions:
-    """Bounds of the policy's change: the ratio's clip range is [1 - eps_low, 1 + eps_high]."""
+    """Bounds of the policy's change.
+
+    Attributes:
+        eps_low, eps_high: The ratio's clip range is [1 - eps_low, 1 + eps_high].
+        dual_clip: The objective of a negative advantage is at least this times the advantage; None for no bound.
+        gate_positive, gate_negative: Steepness of the soft gate of sapo by the sign of the advantage.
+    """
 
     eps_low: float = 0.2
     eps_high: float = 0.2
     dual_clip: float | None = None
+    gate_positive: float = 1.0
+    gate_negative: float = 1.05
 
     def __post_init__(self) -> None:
         if not 0 <= self.eps_low <= 1 or self.eps_high < 0:
@@ -61,6 +61,10 @@ class PolicyOptions:
         if self.dual_clip is not None and self.dual_clip <= 1:
             raise ConfigError(
                 f"dual_clip must be greater than 1 (a ratio for negative advantages), got {self.dual_clip}"
+            )
+        if self.gate_positive <= 0 or self.gate_negative <= 0:
+            raise ConfigError(
+                f"both sapo_temperatures must be positive, got {self.gate_positive} and {self.gate_negative}"
             )
 
 
@@ -74,6 +78,12 @@ class TokenLoss:
 
 POLICY_LOSSES: Registry[Callable[[PolicyInputs, PolicyOptions], TokenLoss]] = Registry("policy loss")
 
+DUAL_CLIPPED = ("ppo", "gspo")
+"""Losses that honour `dual_clip`."""
+
+DEFAULT_AGGREGATIONS = {"gspo": "seq-mean-token-mean", "sapo": "seq-mean-token-mean"}
+"""How the papers aggregate, where that is not token-mean (OpenRLHF: gspo; TRL: sapo)."""
+
 
 @POLICY_LOSSES.register("ppo")
 def ppo(inputs: PolicyInputs, options: PolicyOptions) -> TokenLoss:
@@ -82,9 +92,60 @@ def ppo(inputs: PolicyInputs, options: PolicyOptions) -> TokenLoss:
     Two clip ranges as in DAPO (arXiv:2503.14476). With `dual_clip` the objective of a negative advantage is at
     least dual_clip * advantage (arXiv:1912.09729). The log-ratio is bounded at +-20 (OpenRLHF and verl; TRL not).
     """
-    mask_N = inputs.is_action_N
-    log_ratio_N = log_ratio(inputs.logprobs_N, inputs.old_logprobs_N.detach(), mask_N)
+    log_ratio_N = _log_ratio(inputs)
+    return _clipped(inputs, options, ratio(log_ratio_N), log_ratio_N)
+
+
+@POLICY_LOSSES.register("gspo")
+def gspo(inputs: PolicyInputs, options: PolicyOptions) -> TokenLoss:
+    """Clip the ratio of the whole sequence: the geometric mean of its tokens' ratios (GSPO, arXiv:2507.18071).
+
+    A sequence is one of the batch; an attempt may have several. Each token has the sequence's ratio as its value and
+    the gradient of its own logprob (the paper's GSPO-token, verl). For one advantage and one weight per sequence that
+    is exactly the gradient through the sequence's ratio (OpenRLHF, TRL); for advantages or weights per token each
+    token answers for its own, where the gradient through the ratio would spread their mean over all. Weights of a
+    correction multiply (verl; OpenRLHF puts the engine's logprobs into the ratio instead). The mean log-ratio is
+    bounded at +-20 (verl at 10). Clip ranges are to be small: the paper has 3e-4 and 4e-4.
+    """
+    log_ratio_N = _log_ratio(inputs)
+    mean_N = sequence_mean(log_ratio_N.detach(), inputs.is_action_N, inputs.sequence_N, inputs.num_sequences)
+    own_N = log_ratio_N - log_ratio_N.detach()  # adds 0 to the value, the token's slope to the gradient
+    return _clipped(inputs, options, ratio(mean_N.to(own_N.dtype) + own_N), log_ratio_N)
+
+
+@POLICY_LOSSES.register("cispo")
+def cispo(inputs: PolicyInputs, options: PolicyOptions) -> TokenLoss:
+    """Clip the weight of a token, never its gradient (CISPO of MiniMax-M1, arXiv:2506.13585).
+
+    The ratio, detached and clamped to [1 - eps_low, 1 + eps_high], weighs advantage times logprob (paper, verl). The
+    paper leaves the lower bound out: eps_low 1. TRL has an upper bound only, and its `epsilon_high` is that bound
+    itself: 1 + eps_high here.
+    """
+    mask_N, log_ratio_N = inputs.is_action_N, _log_ratio(inputs)
+    ratio_N = ratio(log_ratio_N.detach())
+    weights_N = ratio_N.clamp(1 - options.eps_low, 1 + options.eps_high)
+    logprobs_N = bounded_logprobs(inputs.logprobs_N, mask_N)
+    loss_N = -weights_N * inputs.advantages_N.where(mask_N, 0.0) * logprobs_N * _is_weights(inputs)
+    return TokenLoss(loss_N, _ratio_metrics(ratio_N, log_ratio_N, mask_N) | _clip_metrics(weights_N != ratio_N, mask_N))
+
+
+@POLICY_LOSSES.register("sapo")
+def sapo(inputs: PolicyInputs, options: PolicyOptions) -> TokenLoss:
+    """Fade a token's gradient out as its ratio leaves 1, instead of clipping it (SAPO, arXiv:2511.20347).
+
+    The ratio r becomes 4 / t * sigmoid(t * (r - 1)), whose slope at 1 is 1; t is `gate_positive` for positive
+    advantages and `gate_negative` for the others. There is no clip range.
+    """
+    mask_N, log_ratio_N = inputs.is_action_N, _log_ratio(inputs)
+    advantages_N = inputs.advantages_N.where(mask_N, 0.0)
+    steepness_N = advantages_N.new_full((), options.gate_positive).where(advantages_N > 0, options.gate_negative)
     ratio_N = ratio(log_ratio_N)
+    gate_N = (steepness_N * (ratio_N - 1)).sigmoid() * 4 / steepness_N
+    return TokenLoss(-gate_N * advantages_N * _is_weights(inputs), _ratio_metrics(ratio_N, log_ratio_N, mask_N))
+
+
+def _clipped(inputs: PolicyInputs, options: PolicyOptions, ratio_N: "Tensor", log_ratio_N: "Tensor") -> TokenLoss:
+    mask_N = inputs.is_action_N
     advantages_N = inputs.advantages_N.where(mask_N, 0.0)
     free_N = ratio_N * advantages_N
     clipped_N = ratio_N.clamp(1 - options.eps_low, 1 + options.eps_high) * advantages_N
@@ -92,75 +153,28 @@ def ppo(inputs: PolicyInputs, options: PolicyOptions) -> TokenLoss:
     if options.dual_clip is not None:
         floored_N = objective_N.maximum(options.dual_clip * advantages_N)
         objective_N = floored_N.where(advantages_N < 0, objective_N)
-    loss_N = -objective_N * inputs.is_weights_N.detach().where(mask_N, 0.0)
-    return TokenLoss(loss_N, _ratio_metrics(log_ratio_N, clipped_N < free_N, mask_N))
+    metrics = _ratio_metrics(ratio_N, log_ratio_N, mask_N) | _clip_metrics(clipped_N < free_N, mask_N)
+    return TokenLoss(-objective_N * _is_weights(inputs), metrics)
 
 
-def _ratio_metrics(log_ratio_N: "Tensor", is_clipped_N: "Tensor", mask_N: "Tensor") -> Metrics:
-    log_ratio_M = log_ratio_N.detach()[mask_N].double()
-    ratio_M = ratio(log_ratio_M)
+def _log_ratio(inputs: PolicyInputs) -> "Tensor":
+    return log_ratio(inputs.logprobs_N, inputs.old_logprobs_N.detach(), inputs.is_action_N)
+
+
+def _is_weights(inputs: PolicyInputs) -> "Tensor":
+    return inputs.is_weights_N.detach().where(inputs.is_action_N, 0.0)
+
+
+def _ratio_metrics(ratio_N: "Tensor", log_ratio_N: "Tensor", mask_N: "Tensor") -> Metrics:
+    """Measure the ratio that the loss has, and the KL(old || new) that its tokens estimate."""
+    ratio_M, log_ratio_M = (x_N.detach()[mask_N].double() for x_N in (ratio_N, log_ratio_N))
     count = len(log_ratio_M)
     return {
-        "policy/clip_fraction": Mean(is_clipped_N[mask_N].sum().item(), count),
         "policy/ratio_mean": Mean(ratio_M.sum().item(), count),
         "policy/ratio_max": Largest(ratio_M.max().item() if count else None),
-        "policy/approx_kl": Mean((ratio_M - 1 - log_ratio_M).sum().item(), count),
+        "policy/approx_kl": Mean((ratio(log_ratio_M) - 1 - log_ratio_M).sum().item(), count),
     }
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Counts over one optimiser step: all ranks, all micro-batches.
-
-    Attributes:
-        num_actions: Action tokens.
-        num_attempts: Attempts with action tokens; one of several sequences counts once.
-        actions_per_attempt_A: int64, by the numbers in `Batch.attempts`.
-    """
-
-    num_actions: int
-    num_attempts: int
-    actions_per_attempt_A: NDArray[np.int64]
-
-
-def count_totals(batch: Batch) -> Totals:
-    """Count the whole batch of one optimiser step, before it is dealt to ranks."""
-    per_attempt = np.bincount(batch.attempt_of_token[batch.is_action]).astype(np.int64)
-    return Totals(int(per_attempt.sum()), int((per_attempt > 0).sum()), per_attempt)
-
-
-LOSS_AGGREGATIONS: Registry[Callable[[Batch, Totals], NDArray[np.float64]]] = Registry("loss aggregation")
-"""Functions from a part of a batch and the totals of the whole to weights of its action tokens [M]."""
-
-
-@LOSS_AGGREGATIONS.register("token-mean")
-def token_mean(batch: Batch, totals: Totals) -> NDArray[np.float64]:
-    """Weigh each action token of the step alike (DAPO, arXiv:2503.14476)."""
-    return np.full(batch.num_actions, 1 / max(1, totals.num_actions))
-
-
-@LOSS_AGGREGATIONS.register("seq-mean-token-mean")
-def seq_mean_token_mean(batch: Batch, totals: Totals) -> NDArray[np.float64]:
-    """Weigh each attempt alike, and each token within its attempt (GRPO, arXiv:2402.03300).
-
-    An attempt of several sequences is one mean over all its action tokens; one without action tokens leaves the
-    denominator (as in OpenRLHF and verl; TRL counts it).
-    """
-    actions_M = totals.actions_per_attempt_A[batch.attempt_of_token[batch.is_action]]
-    return 1 / (max(1, totals.num_attempts) * actions_M)
-
-
-def aggregation_weights(name: str, batch: Batch, totals: Totals) -> NDArray[np.float64]:
-    """Return the weight of each token of this part, 0 off actions; over a whole step they sum to 1 for any mean."""
-    weights_N = np.zeros(batch.num_tokens)
-    weights_N[batch.is_action] = LOSS_AGGREGATIONS[name](batch, totals)
-    return weights_N
-
-
-def aggregate(loss_N: "Tensor", weights_N: "Tensor", is_action_N: "Tensor") -> "Tensor":
-    """Sum the weighted losses of action tokens; without any, a zero that still carries gradients.
-
-    The parts of a step are to be added up. A backend that averages gradients over R ranks or K accumulation
-    steps has divided once too often: multiply the loss by R or K there.
-    """
-    return (loss_N.where(is_action_N, 0.0) * weights_N.to(loss_N.dtype)).sum()
+def _clip_metrics(is_clipped_N: "Tensor", mask_N: "Tensor") -> Metrics:
+    return {"policy/clip_fraction": Mean(is_clipped_N[mask_N].sum().item(), mask_N.sum().item())}

@@ -1,6 +1,7 @@
 """Numbers that can be merged over micro-batches and ranks before they are divided."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +75,50 @@ class EffectiveSize:
         if not self.count:
             return None
         return self.total**2 / (self.count * self.total_of_squares) if self.total_of_squares else 0.0
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and sum of squared deviations; merged without the cancellation of plain sums of squares (Chan)."""
+
+    count: int
+    mean: float
+    deviations: float
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> "Moments":
+        """Take the moments of numbers; of equal ones the deviations are exactly 0."""
+        if not numbers:
+            return cls(0, 0.0, 0.0)
+        shifted = [number - numbers[0] for number in numbers]
+        shift = math.fsum(shifted) / len(shifted)
+        return cls(len(numbers), numbers[0] + shift, math.fsum((number - shift) ** 2 for number in shifted))
+
+    def merge(self, other: "Moments") -> "Moments":
+        """Return the moments of both parts together."""
+        count = self.count + other.count
+        if not self.count or not other.count:
+            return self if self.count else other
+        gap = other.mean - self.mean
+        between = gap * gap * self.count * other.count / count
+        return Moments(count, self.mean + gap * other.count / count, self.deviations + other.deviations + between)
+
+
+@dataclass(frozen=True)
+class ExplainedVariance:
+    """The share of the targets' variance that predictions explain: 1 - Var(target - prediction) / Var(target)."""
+
+    targets: Moments
+    errors: Moments
+
+    def merge(self, other: Metric) -> "ExplainedVariance":
+        """Merge both moments."""
+        assert isinstance(other, ExplainedVariance)
+        return ExplainedVariance(self.targets.merge(other.targets), self.errors.merge(other.errors))
+
+    def value(self) -> float | None:
+        """Return the share; below 0 where a constant would predict better, None where targets do not vary."""
+        return 1 - self.errors.deviations / self.targets.deviations if self.targets.deviations else None
 
 
 def merge(parts: Iterable[Metrics]) -> Metrics:

@@ -59,7 +59,8 @@ class ActorOptions:
     policy_loss_type: str = "ppo"
     """Policy loss."""
     loss_agg_mode: str | None = None
-    """How token losses become one number; by default token-mean, and seq-mean-token-sum-norm for dr_grpo."""
+    """How token losses become one number; by default token-mean, seq-mean-token-sum-norm for the estimator dr_grpo, and
+    seq-mean-token-mean for the losses gspo and sapo."""
     loss_agg_length: int | None = None
     """Tokens per attempt in the denominator of seq-mean-token-sum-norm; by default the most that one may sample."""
     eps_clip: float = 0.2

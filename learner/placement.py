@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..executors.engines.vllm import VllmConfig
 from ..executors.fleet import Fleet
 from ..executors.rollout_actor import RolloutActor, RolloutConfig
+from ..executors.scoring_actor import ScoringActor
 from ..executors.transports import sweep_leftovers
 from .guardian import Guardian
+from .packing import MicroBatching
 from .rank import LearnerRank, RankConfig
 from .ranks import CONTROL_GROUP, Ranks
+from .teacher import Teacher
 
 OBJECT_STORE_BYTES = 512 << 20
 END_TIMEOUT_S = 3.0
@@ -101,8 +105,41 @@ class Cluster:
             make_actor, layout.num_engines, start_timeout_s=start_timeout_s, max_restarts=max_restarts, say=say
         )
 
+    def teacher(
+        self,
+        config: VllmConfig,
+        layout: Layout,
+        *,
+        num_engines: int,
+        gpus_per_engine: float,
+        timeout_s: float,
+        start_timeout_s: float,
+        max_restarts: int,
+        say: Callable[[str], None],
+    ) -> Teacher:
+        """Make the teacher's scoring actors."""
+        import ray
+
+        remote: Any = ray.remote(ScoringActor)
+        options = {"num_cpus": 1, "num_gpus": gpus_per_engine, "max_concurrency": 1000}
+
+        def make_actor(index: int) -> Any:
+            return remote.options(**options, runtime_env=_runtime_env(layout.engine_threads)).remote(
+                config, on_gpu=layout.is_on_gpu
+            )
+
+        return Teacher(
+            make_actor,
+            num_engines,
+            temperature=config.scoring_temperature,
+            start_timeout_s=start_timeout_s,
+            timeout_s=timeout_s,
+            max_restarts=max_restarts,
+            say=say,
+        )
+
     def ranks(
-        self, config: RankConfig, world_size: int, layout: Layout, *, micro_batch_tokens: int, timeout_s: float
+        self, config: RankConfig, world_size: int, layout: Layout, *, batching: MicroBatching, timeout_s: float
     ) -> Ranks:
         """Make a group of the learner's ranks."""
         import ray
@@ -117,7 +154,7 @@ class Cluster:
                 config, index, world_size
             )
 
-        return Ranks(make_actor, world_size, micro_batch_tokens=micro_batch_tokens, timeout_s=timeout_s)
+        return Ranks(make_actor, world_size, batching=batching, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End Ray, and every process that this run began and that still lives."""

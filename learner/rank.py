@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from ..errors import LearnerError
 from ..executors.weights import Bucket, TensorSpec
+from .aggregations import Totals
 from .batch import Batch
 from .deepspeed_strategy import DeepSpeedConfig, DeepSpeedStrategy, init_process_group
-from .losses import Totals
 from .metrics import Metrics, merge
 from .roles import AnyObjective, Role
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class RankConfig:
     """What every rank is made with."""
 
-    models: Mapping[Role, DeepSpeedConfig]
+    models: Mapping[Role, DeepSpeedConfig]  # with adapters in the actor, its base weights are the reference
     seed: int
     num_threads: int  # on CPU
     timeout_s: float
@@ -153,7 +153,7 @@ class LearnerRank:
         from ..executors.transports import CudaIpcWriter, ShmWriter
         from .strategy import buckets
 
-        specs = [TensorSpec(spec.name, dtype, spec.shape) for spec in self._model("actor").tensor_specs()]
+        specs = [TensorSpec(spec.name, dtype, spec.shape) for spec in self._model("actor").export_specs()]
         self._plan = list(buckets(specs, self._config.bucket_bytes))
         if self._rank == 0:
             self._writer = CudaIpcWriter(self._plan) if self._device.type == "cuda" else ShmWriter(self._plan)
@@ -165,9 +165,16 @@ class LearnerRank:
             return None if self._writer is None else self._writer.write(index, tensors)
 
     def scale_weights(self, *, undo: bool) -> None:
-        """Halve every tensor, or undo that: exact both ways, but for fp16's tiniest numbers until the next step."""
+        """Halve every tensor, or undo that: exact both ways, but for fp16's tiniest numbers until the next step.
+
+        Of a model with adapters each B becomes noise, and goes back to what it was.
+        """
+        actor = self._model("actor")
+        if actor.adapters is not None:
+            actor.perturb_adapters(undo=undo)
+            return
         for specs in self._plan:
-            with self._model("actor").gathered([spec.name for spec in specs], is_changed=True) as tensors:
+            with actor.gathered([spec.name for spec in specs], is_changed=True) as tensors:
                 for tensor in tensors:
                     tensor.mul_(2.0 if undo else 0.5)
 
@@ -190,21 +197,22 @@ class LearnerRank:
         return state
 
     def save_hf(self, folder: str, source: str, role: Role = "actor", averaged: bool = False) -> None:
-        """Write a model, or the actor's average, as a Hugging Face folder with the tokenizer of `source`."""
+        """Write a model, or the actor's average, as a Hugging Face folder with the tokenizer of `source`.
+
+        The actor's adapters, if it has any, are merged into it, and stand beside it too.
+        """
         from .hf_folder import save_hf
 
         strategy = self._model(role)
         if averaged and self._ema is None:
             raise LearnerError("no average of the actor is kept; --train.enable_ema keeps one")
-        tensors = {}
-        for spec in strategy.tensor_specs():
-            average = self._ema.whole(spec.name) if averaged and self._ema is not None else None
-            with strategy.gathered([spec.name]) as (tensor,):
-                if self._rank == 0:
-                    whole = tensor if average is None else average.to(tensor.dtype)
-                    tensors[spec.name] = whole.detach().cpu().clone()
+        tensors = self._whole(strategy, strategy.tensor_specs(), averaged)
         if self._rank == 0:
             save_hf(Path(folder), source, tensors, kind=self._config.models[role].kind)
+        if strategy.adapters is not None and not averaged:
+            tensors = self._whole(strategy, strategy.adapter_specs())
+            if self._rank == 0:
+                strategy.adapters.save(Path(folder).with_name("adapter"), source, tensors)
 
     def close(self) -> None:
         """Free the export buffers."""
@@ -216,6 +224,10 @@ class LearnerRank:
         from .logprobs import action_logprobs
         from .value_model import token_values, values_before_actions
 
+        if role == "reference" and role not in self._models:
+            actor = self._model("actor")
+            with actor.base_weights():
+                return action_logprobs(actor.model, batch, self._device).logprobs_N
         model = self._model(role).model
         if role == "critic":
             return values_before_actions(model, batch, self._device)
@@ -230,6 +242,20 @@ class LearnerRank:
 
     def _trained(self) -> list[tuple[Role, DeepSpeedStrategy]]:
         return [(role, model) for role, model in self._models.items() if self._config.models[role].is_trained]
+
+    def _whole(
+        self, strategy: DeepSpeedStrategy, specs: list[TensorSpec], averaged: bool = False
+    ) -> "dict[str, Tensor]":
+        """Gather tensors one by one, or their averages; rank 0 keeps them in host memory."""
+        import torch
+
+        instead = self._ema.whole if averaged and self._ema is not None else None
+        tensors: dict[str, Tensor] = {}
+        for spec in specs:
+            with strategy.gathered([spec.name], instead=instead) as (tensor,):
+                if self._rank == 0:
+                    tensors[spec.name] = tensor.detach().to("cpu", getattr(torch, spec.dtype), copy=True)
+        return tensors
 
     def _told_to_stop(self) -> bool:
         """Agree with the other ranks, since all must leave a step at the same micro-batch."""

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from ..errors import LearnerError, WorkerError
 from ..executors.ray_calls import call_all
 from ..executors.weights import Bucket
+from .aggregations import Totals, count_totals
 from .batch import Batch
-from .losses import Totals, count_totals
 from .metrics import Metrics, merge, values
-from .packing import distribute
+from .packing import MicroBatching, distribute
 from .rank import StepResult
 from .roles import AnyObjective, Role
 
@@ -27,7 +27,7 @@ class Ranks:
     Args:
         make_actor: Makes rank `index` and returns its Ray handle.
         world_size: How many.
-        micro_batch_tokens: Most tokens in one forward pass.
+        batching: What bounds one forward pass.
         timeout_s: Deadline of one call.
     """
 
@@ -36,11 +36,11 @@ class Ranks:
         make_actor: Callable[[int], Any],  # Any: Ray's handles have no types
         world_size: int,
         *,
-        micro_batch_tokens: int,
+        batching: MicroBatching,
         timeout_s: float,
     ) -> None:
         self._actors = [make_actor(index) for index in range(world_size)]
-        self.micro_batch_tokens = micro_batch_tokens
+        self.batching = batching
         self._timeout_s = timeout_s
 
     @property
@@ -63,7 +63,7 @@ class Ranks:
 
         Logprobs of a policy, values before actions of the critic, the reward model's number after every token.
         """
-        plan = distribute(batch.lengths, self.world_size, self.micro_batch_tokens)
+        plan = distribute(batch.lengths, self.world_size, self.batching)
         calls = [
             actor.scores.remote([batch.select(micro) for micro in micros], role)
             for actor, micros in zip(self._actors, plan, strict=True)
@@ -88,7 +88,7 @@ class Ranks:
         """
         totals: Totals = count_totals(batch)
         part = batch if objective.needs_all_sequences else batch.select(_with_signal(batch))
-        plan = distribute(part.lengths, self.world_size, self.micro_batch_tokens)
+        plan = distribute(part.lengths, self.world_size, self.batching)
         if not plan[0]:
             plan = [[[]] for _ in self._actors]
         calls = [

@@ -20,8 +20,7 @@ LOWEST_LOGPROB = -1e15
 
 def log_ratio(new_logprobs_N: "Tensor", old_logprobs_N: "Tensor", is_action_N: "Tensor") -> "Tensor":
     """Return log(new / old), 0 off actions; not yet bounded."""
-    new_N, old_N = (_masked(logprobs_N, is_action_N) for logprobs_N in (new_logprobs_N, old_logprobs_N))
-    return new_N - old_N
+    return bounded_logprobs(new_logprobs_N, is_action_N) - bounded_logprobs(old_logprobs_N, is_action_N)
 
 
 def ratio(log_ratio_N: "Tensor") -> "Tensor":
@@ -34,5 +33,6 @@ def widened(values_N: "Tensor") -> "Tensor":
     return values_N.float() if values_N.element_size() < 4 else values_N
 
 
-def _masked(logprobs_N: "Tensor", is_action_N: "Tensor") -> "Tensor":
+def bounded_logprobs(logprobs_N: "Tensor", is_action_N: "Tensor") -> "Tensor":
+    """Return the logprobs, 0 off actions and `LOWEST_LOGPROB` for an impossible token, whose gradient is 0."""
     return widened(logprobs_N).where(is_action_N, 0.0).clamp(min=LOWEST_LOGPROB)

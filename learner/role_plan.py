@@ -41,7 +41,14 @@ def plan_roles(settings: TrainSettings) -> list[GroupPlan]:
     for role, (is_wanted, per_node, num_nodes) in own.items():
         if not is_wanted:
             continue
-        if per_node is None or settings.train.colocate_all:
+        if role == "reference" and settings.ds.lora.rank:
+            if per_node is not None and not settings.train.colocate_all:
+                raise ConfigError(
+                    "--ds.lora.rank makes the actor's own base weights the reference, which needs no ranks: "
+                    "leave --ref.num_gpus_per_node out"
+                )
+            shared.append(role)
+        elif per_node is None or settings.train.colocate_all:
             shared.append(role)
         else:
             groups.append(GroupPlan((role,), per_node * num_nodes))

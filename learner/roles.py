@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from .aggregations import Totals
 from .batch import Batch
-from .losses import Totals
 from .metrics import Metrics
 
 if TYPE_CHECKING:

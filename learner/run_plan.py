@@ -9,9 +9,11 @@ from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..errors import ConfigError
 from .attention import check_context, check_packable
-from .from_settings import engine_dtype, objective, schedule
+from .from_settings import engine_dtype, objective, schedule, value_objective
 from .inputs import Inputs, check_model, count_steps
+from .lora import check_lora
 from .objective import Objective
+from .optimizers import optimizer_config
 from .reward_scoring import RewardReader, normalization, recoding
 from .role_plan import GroupPlan, plan_roles
 from .schedule import Schedule
@@ -38,6 +40,7 @@ class Plan:
     reward_reader: RewardReader | None
     role_groups: list[GroupPlan]
     canary_prompt: list[int]
+    hidden_size: int
     architecture: str  # a hash; two models with the same one have the same tensors
 
 
@@ -63,6 +66,9 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     check_context(model_config, settings.data.max_len)
     check_packable(model_config, settings.data.max_len)
     engine_dtype(settings)
+    check_lora(settings.ds)
+    for role_options in (settings.actor, settings.critic):
+        optimizer_config(role_options, offload=settings.ds.adam_offload)
     tokenizer = load_tokenizer(inputs.model)
     agent_for(tokenizer)  # refuses a tokenizer that cannot be used
     return Plan(
@@ -71,11 +77,12 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
         count_steps(settings, len(inputs.tasks)),
         objective(settings),
         schedule(settings, count_steps(settings, len(inputs.tasks))),
-        ValueObjective(settings.critic.value_clip),
+        value_objective(settings),
         schedule(settings, count_steps(settings, len(inputs.tasks)), "critic"),
         _reward_reader(settings, tokenizer),
         plan_roles(settings),
         tokenizer.encode(CANARY_TEXT, add_special_tokens=False),
+        model_config.get_text_config().hidden_size,
         _architecture(model_config),
     )
 

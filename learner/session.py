@@ -14,12 +14,13 @@ from ..errors import ConfigError, EngineError, TrajectoryError
 from ..executors.fleet import Fleet
 from ..executors.ray_calls import call_all
 from .checkpoint import Checkpoint, CheckpointFolder
-from .from_settings import critic_model, engine_dtype, loop_settings, rank_config, rollout_config
+from .from_settings import critic_model, engine_dtype, loop_settings, micro_batching, rank_config, rollout_config
 from .frontier import Frontier, FrontierState
 from .inputs import Inputs
 from .interrupt import EXIT_CODE, Interrupt, signals_raise
 from .loop import run_loop, save
 from .loop_parts import LoopState, Parts
+from .lora import describe
 from .memory import MemoryMeter
 from .placement import Cluster, Layout, plan_layout
 from .progress import Progress
@@ -118,10 +119,13 @@ def _start(
         num_engines=settings.vllm.num_engines,
         gpus_per_engine=settings.vllm.tensor_parallel_size,
     )
+    if settings.ds.adam_offload and not layout.is_on_gpu:
+        progress.say("--ds.adam_offload changes nothing without a GPU: the optimiser is in host memory anyway")
     written_by = {
         "learner ranks": layout.num_ranks,
         "param_dtype": settings.ds.param_dtype,
         "architecture": plan.architecture,
+        "adapters": describe(settings.ds.lora),
     }
     if checkpoint is not None:
         checkpoint.check_written_by(written_by)
@@ -179,7 +183,7 @@ def _make_roles(plan: Plan, layout: Layout, cluster: Cluster) -> Roles:
             config,
             num_ranks,
             layout,
-            micro_batch_tokens=settings.train.max_tokens_per_gpu,
+            batching=micro_batching(settings.train, plan.hidden_size),
             timeout_s=settings.ds.timeout_s,
         )
         groups.append((group.roles, ranks))

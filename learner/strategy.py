@@ -33,6 +33,8 @@ class Strategy(Protocol):
     def step(self, lr: float) -> float | None:
         """Clip, take one optimiser step, and return the gradient norm before clipping.
 
+        The rate is AdamW's; that of parameters under another optimiser keeps its proportion to it.
+
         None where half precision overflowed and the step was left out, as now and then it will.
         """
         ...

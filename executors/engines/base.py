@@ -1,9 +1,40 @@
-"""What a run needs of an engine, beyond generating: control, and weights while it lives."""
+"""What a run needs of an engine, beyond generating: scores, control, and weights while it lives."""
+
+# T tokens
 
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...agents.base import Generator
+from ...errors import EngineError
 from ..weights import Bucket
+
+
+class Scorer(Protocol):
+    """Says how likely given tokens are."""
+
+    @property
+    def scoring_temperature(self) -> float:
+        """Temperature of the distribution that `score` answers from; the engine is started with it."""
+        ...
+
+    async def score(self, token_ids: NDArray[np.int32], request: str = "") -> NDArray[np.float32]:
+        """Return the logprob of each token after those before it, over the whole vocabulary.
+
+        Args:
+            token_ids: [T], at least 2 and fewer than `max_context`.
+            request: A readable name for logs.
+
+        Returns:
+            float32 [T], natural log, finite and at most 0; only the first is NaN, since nothing predicts it.
+
+        Raises:
+            EngineError: This request cannot be answered.
+            EngineDeadError: No request can.
+        """
+        ...
 
 
 @runtime_checkable
@@ -48,5 +79,18 @@ class EngineControl(Protocol):
         ...
 
 
-class Engine(Generator, EngineControl, Protocol):
-    """Both sides of an engine."""
+class Engine(Generator, Scorer, EngineControl, Protocol):
+    """All sides of an engine."""
+
+
+def check_scorable(token_ids: NDArray[np.int32], max_context: int, request: str) -> None:
+    """Refuse a sequence that `score` cannot answer for.
+
+    Raises:
+        EngineError: It is too short or too long.
+    """
+    if not 2 <= len(token_ids) < max_context:
+        raise EngineError(
+            f"request {request!r} wants scores of {len(token_ids)} tokens; an engine with a context of {max_context} "
+            f"tokens scores from 2 up to {max_context - 1}"
+        )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..weights import Bucket
 from . import control_checks as control
 from . import sampling_checks as sampling
+from . import scoring_checks as scoring
 from .base import Engine
 from .probe import Probe
 
@@ -30,6 +31,9 @@ CHECKS: list[Callable[[Probe], AsyncIterator[str]]] = [
     sampling.check_randomness,
     sampling.check_distribution,
     sampling.check_too_long,
+    scoring.check_scores,
+    scoring.check_scores_together,
+    scoring.check_unscorable,
     control.check_concurrency,
     control.check_cancellation,
     control.check_pausing,

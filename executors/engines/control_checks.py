@@ -1,7 +1,7 @@
 """Checks of many requests at once, of pauses, updates and the end; each yields what is wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import numpy as np
 
@@ -86,7 +86,12 @@ async def check_closing(probe: Probe) -> AsyncIterator[str]:
     """`close` may be called twice, and then nothing is answered."""
     await probe.engine.close()
     await probe.engine.close()
-    for name, call in (("health", probe.engine.health), ("generate", lambda: probe.ask(probe.prompt(8), 1))):
+    calls: tuple[tuple[str, Callable[[], Awaitable[object]]], ...] = (
+        ("health", probe.engine.health),
+        ("generate", lambda: probe.ask(probe.prompt(8), 1)),
+        ("score", lambda: probe.engine.score(probe.prompt(8))),
+    )
+    for name, call in calls:
         try:
             await call()
             yield f"{name} worked after close; wanted EngineDeadError"

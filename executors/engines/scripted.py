@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from ...agents.base import Completion, Sampling, StopReason
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
+from .base import check_scorable
 from .toy_policy import ToyPolicy
 
 SCRIPTED_LOGPROB = float(np.log(0.5))  # of tokens whose script gives none
@@ -59,10 +60,11 @@ class ScriptedEngine:
             `EngineError` to fail one request, and `EngineDeadError` to fail all from then on. Without
             a script the engine samples from a toy policy, with its true logprobs.
         max_context: Most tokens of prompt and completion together.
-        vocab_size: Of the toy policy.
+        vocab_size: Of the toy policy, which also answers `score`, whatever the script.
         eos_ids: Ids that end every completion.
         token_latency_s: How long a request takes for each of its tokens.
         pause_timeout_s: How long `pause` waits for running requests.
+        scoring_temperature: Of the distribution that `score` answers from.
     """
 
     def __init__(
@@ -74,12 +76,15 @@ class ScriptedEngine:
         eos_ids: tuple[int, ...] = (),
         token_latency_s: float = 0.0,
         pause_timeout_s: float = 60.0,
+        scoring_temperature: float = 1.0,
     ) -> None:
-        self._script = _as_script(script, vocab_size)
+        self._policy = ToyPolicy(vocab_size)
+        self._script = _as_script(script, self._policy)
         self._max_context = max_context
         self._eos_ids = eos_ids
         self._token_latency_s = token_latency_s
         self._pause_timeout_s = pause_timeout_s
+        self._scoring_temperature = scoring_temperature
         self._version = 0
         self._num_running = 0
         self._idle = asyncio.Event()
@@ -103,6 +108,11 @@ class ScriptedEngine:
         return self._version
 
     @property
+    def scoring_temperature(self) -> float:
+        """Temperature of the distribution that `score` answers from."""
+        return self._scoring_temperature
+
+    @property
     def num_running(self) -> int:
         """Requests that were admitted and not answered."""
         return self._num_running
@@ -118,16 +128,15 @@ class ScriptedEngine:
                 f"{len(prompt_ids)} prompt tokens and {sampling.max_tokens} new ones exceed the context of "
                 f"{self._max_context} tokens"
             )
-        while not self._open.is_set():
-            await self._open.wait()
-        self._num_running += 1
-        self._idle.clear()
-        try:
+        async with self._admitted():
             return await self._answer(np.array(prompt_ids, np.int32), sampling, request)
-        finally:
-            self._num_running -= 1
-            if self._num_running == 0:
-                self._idle.set()
+
+    async def score(self, token_ids: NDArray[np.int32], request: str = "") -> NDArray[np.float32]:
+        """Return the toy policy's logprob of each token; see `Scorer`."""
+        check_scorable(token_ids, self._max_context, request)
+        async with self._admitted():
+            await self._sleep(self._token_latency_s)
+            return self._policy.score(np.asarray(token_ids, np.int32), self._scoring_temperature)
 
     def kill(self, reason: str = "killed") -> None:
         """Die: running and held requests fail at once, as does everything that comes."""
@@ -186,6 +195,20 @@ class ScriptedEngine:
         if not self._dead.is_set():
             self.kill("closed")
 
+    @contextlib.asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """Wait while the engine is paused, and count as running."""
+        while not self._open.is_set():
+            await self._open.wait()
+        self._num_running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._num_running -= 1
+            if self._num_running == 0:
+                self._idle.set()
+
     async def _answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, name: str) -> Completion:
         await self.health()
         request = Request(prompt_ids, sampling, name, len(self.requests))
@@ -223,9 +246,8 @@ class ScriptedEngine:
         )
 
 
-def _as_script(script: Script | Iterable[Reply | Sequence[int]] | None, vocab_size: int) -> Script:
+def _as_script(script: Script | Iterable[Reply | Sequence[int]] | None, policy: ToyPolicy) -> Script:
     if script is None:
-        policy = ToyPolicy(vocab_size)
 
         def sample(request: Request) -> Reply:
             return Reply(*policy.sample(request.prompt_ids, request.sampling))

@@ -45,3 +45,11 @@ class ToyPolicy:
             token_ids = np.append(token_ids, np.int32(chosen))
             logprobs.append(log_p[chosen])
         return token_ids[len(prompt_ids) :], np.minimum(np.asarray(logprobs, np.float32), 0.0)
+
+    def score(self, token_ids: NDArray[np.int32], temperature: float = 1.0) -> NDArray[np.float32]:
+        """Return the logprob of each token after those before it; NaN for the first."""
+        sampling = Sampling(1, temperature=temperature)
+        logprobs = [
+            self.log_distribution(token_ids[:end], sampling)[token_ids[end]] for end in range(1, len(token_ids))
+        ]
+        return np.minimum(np.asarray([np.nan, *logprobs], np.float32), 0.0)

@@ -4,15 +4,20 @@ import asyncio
 import itertools
 import os
 import pickle
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...agents.base import Completion, Sampling, StopReason
+from ...agents.base import Completion, Sampling
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..weights import Bucket
+from .base import check_scorable
+from .vllm_adapter import Adapter, adapter_request
+from .vllm_requests import completion_of, sampling_params, scores_of, scoring_params
 
 # Set before vLLM is imported. On two cores the worker inside EngineCore is twice as fast as beside it,
 # and tracing costs the first request up to 16 s.
@@ -48,6 +53,9 @@ class VllmConfig:
     seed: int = 0
     num_threads: int = 1  # on CPU
     sync_timeout_s: float = 300.0
+    adapter: Adapter | None = None  # None: updates bring all weights
+    max_batched_tokens: int | None = None  # computed at once; by default as vLLM chooses
+    scoring_temperature: float = 1.0  # any other makes an engine that only scores
 
 
 class VllmEngine:
@@ -75,6 +83,11 @@ class VllmEngine:
         """The published weights in use."""
         return self._version
 
+    @property
+    def scoring_temperature(self) -> float:
+        """Temperature of the distribution that `score` answers from."""
+        return self._config.scoring_temperature
+
     async def start(self) -> None:
         """Load the model; takes seconds to minutes.
 
@@ -91,6 +104,9 @@ class VllmEngine:
             self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**self._arguments()))
         except Exception as error:
             raise EngineError(f"vLLM could not start with {self._config.model!r}: {error}") from error
+        if self.scoring_temperature != 1.0:
+            # vLLM applies a request's temperature to what it samples only, never to the prompt's logprobs.
+            await self._call("turngym_divide_logits", self.scoring_temperature)
 
     async def generate(
         self,
@@ -102,8 +118,8 @@ class VllmEngine:
         """Sample one completion; see `Generator`."""
         if images:
             raise EngineError("images are not supported by this engine yet; use a text environment")
-        if self._engine is None:
-            raise EngineDeadError("the engine is not started, or closed")
+        if self.scoring_temperature != 1.0:
+            raise EngineError(f"this engine was started to score at temperature {self.scoring_temperature} only")
         if len(prompt_ids) == 0:
             raise EngineError(f"request {request!r} has an empty prompt; an engine needs at least one token")
         if len(prompt_ids) + sampling.max_tokens > self.max_context:
@@ -111,16 +127,15 @@ class VllmEngine:
                 f"{len(prompt_ids)} prompt tokens and {sampling.max_tokens} new ones exceed the context of "
                 f"{self.max_context} tokens; shorten the prompt or raise --data.max_len"
             )
-        while not self._open.is_set():
-            await self._open.wait()
-        self._running += 1
-        self._idle.clear()
-        try:
-            return await self._generate(prompt_ids, sampling, f"{request}#{next(self._ids)}")
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._idle.set()
+        async with self._admitted():
+            version = self._version
+            return completion_of(await self._answer(prompt_ids, sampling_params(sampling), request), version)
+
+    async def score(self, token_ids: NDArray[np.int32], request: str = "") -> NDArray[np.float32]:
+        """Return the logprob of each token after those before it; see `Scorer`."""
+        check_scorable(token_ids, self.max_context, request)
+        async with self._admitted():
+            return scores_of(await self._answer(token_ids, scoring_params(), request), token_ids)
 
     async def health(self) -> None:
         """Raise `EngineDeadError` unless requests can be answered."""
@@ -142,17 +157,22 @@ class VllmEngine:
 
     async def begin_update(self) -> None:
         """Make the worker ready for buckets."""
-        await self._call("turngym_begin_update")
+        await self._call("turngym_begin_update" if self._config.adapter is None else "turngym_begin_adapter")
 
     async def load_bucket(self, bucket: Bucket) -> int:
         """Load one bucket and return the checksum that the workers computed."""
-        checksums = await self._call("turngym_load_bucket", pickle.dumps(bucket))
+        method = "turngym_load_bucket" if self._config.adapter is None else "turngym_load_adapter_bucket"
+        checksums = await self._call(method, pickle.dumps(bucket))
         if len(set(checksums)) != 1:
             raise WeightSyncError(f"the workers of one engine received different bytes: checksums {checksums}")
         return int(checksums[0])
 
     async def finish_update(self, version: int) -> None:
         """Use the loaded weights from now on, under this version."""
+        if (adapter := self._config.adapter) is not None:
+            await self._call("turngym_finish_adapter", version, adapter.rank, adapter.alpha)
+            self._version = version
+            return
         missing = sorted(set().union(*await self._call("turngym_finish_update")))
         if missing:
             raise WeightSyncError(
@@ -172,29 +192,44 @@ class VllmEngine:
         if engine is not None:
             await asyncio.to_thread(engine.shutdown)
 
-    async def _generate(self, prompt_ids: NDArray[np.int32], sampling: Sampling, request_id: str) -> Completion:
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """Wait while the engine is paused, and count as running."""
+        while not self._open.is_set():
+            await self._open.wait()
+        if self._engine is None:
+            raise EngineDeadError("the engine is not started, or closed")
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    async def _answer(self, prompt_ids: NDArray[np.int32], params: Any, request: str) -> Any:
+        """Return vLLM's last output for one request."""
+        from vllm.exceptions import VLLMValidationError
         from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 
-        version = self._version
+        request_id = f"{request}#{next(self._ids)}"
         final = None
         try:
             async for output in self._engine.generate(
-                {"prompt_token_ids": prompt_ids.tolist()}, _sampling_params(sampling), request_id
+                {"prompt_token_ids": prompt_ids.tolist()},
+                params,
+                request_id,
+                lora_request=None if self._config.adapter is None else adapter_request(self._version),
             ):
-                final = output.outputs[0]
+                final = output
         except VllmDeadError as error:
             raise EngineDeadError(f"vLLM died while answering {request_id!r}: {error}") from error
-        except ValueError as error:  # vLLM's validation of one request
+        except (ValueError, VLLMValidationError) as error:  # the latter is a ValueError up to 0.22 only
             raise EngineError(f"vLLM refused {request_id!r}: {error}") from error
         if final is None:
             raise EngineError(f"vLLM gave no output for {request_id!r}")
-        token_ids = np.asarray(final.token_ids, np.int32)
-        return Completion(
-            token_ids=token_ids,
-            logprobs=None if final.logprobs is None else np.asarray(final.logprobs.logprobs, np.float32),
-            versions=np.full(len(token_ids), version, np.int32),
-            stop_reason=StopReason(final.finish_reason or "abort"),
-        )
+        return final
 
     def _arguments(self) -> dict[str, Any]:
         config = self._config
@@ -211,6 +246,10 @@ class VllmEngine:
             "worker_extension_cls": f"{__package__}.vllm_worker.WeightReceiver",
             "disable_log_stats": True,
         }
+        if config.adapter is not None:
+            arguments |= config.adapter.engine_arguments()
+        if config.max_batched_tokens is not None:
+            arguments["max_num_batched_tokens"] = config.max_batched_tokens
         if not self._on_gpu:
             return arguments | {
                 "enforce_eager": True,
@@ -250,24 +289,3 @@ class VllmEngine:
             return task.result()
         finally:
             task.cancel()
-
-
-def _sampling_params(sampling: Sampling) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    return SamplingParams(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=max(sampling.top_k, 0),
-        min_p=sampling.min_p,
-        stop=list(sampling.stop),
-        stop_token_ids=list(sampling.stop_token_ids),
-        seed=sampling.seed,
-        logprobs=0,
-        flat_logprobs=True,
-        detokenize=bool(sampling.stop),
-        include_stop_str_in_output=True,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )

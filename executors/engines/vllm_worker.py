@@ -5,12 +5,17 @@ vLLM mixes this class into its worker (`worker_extension_cls`) and calls it by n
 """
 
 import ctypes
+import json
 import pickle
 import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...errors import WeightSyncError
 from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
 
@@ -26,6 +31,7 @@ class WeightReceiver:
     model_runner: Any
     vllm_config: Any
     device: torch.device
+    add_lora: Callable[[Any], bool]
 
     def turngym_begin_update(self) -> None:
         """Make ready: layers collect their weights and are converted once they are complete."""
@@ -55,6 +61,58 @@ class WeightReceiver:
             _refresh_tied_heads(model)
         return sorted({name for name, _ in model.named_parameters()} - self._loaded)
 
+    def turngym_begin_adapter(self) -> None:
+        """Make ready for the tensors of another adapter; the base weights stay."""
+        self._adapter: dict[str, torch.Tensor] = {}
+
+    def turngym_load_adapter_bucket(self, pickled: bytes) -> int:
+        """Keep one bucket of an adapter and return the checksum of its bytes as they lie here."""
+        bucket: Bucket = pickle.loads(pickled)
+        buffer = open_bucket(bucket)
+        received = checksum(buffer)
+        self._adapter |= {name: tensor.clone() for name, tensor in views(buffer, bucket.tensors)}
+        return received
+
+    def turngym_finish_adapter(self, version: int, rank: int, alpha: int) -> None:
+        """Put the adapter that was collected in the place of the one before, under the version as its id.
+
+        It goes through a folder in memory, since that is the one way in that all of our vLLM range has.
+
+        Raises:
+            WeightSyncError: The engine would use it only in part: vLLM passes over names it does not know.
+        """
+        from safetensors.torch import save_file
+        from vllm.lora.request import LoRARequest
+
+        pairs = {name.replace(".lora_B.", ".lora_A.") for name in self._adapter}
+        if 2 * len(pairs) != len(self._adapter):
+            raise WeightSyncError(
+                f"{len(self._adapter)} tensors came for {len(pairs)} adapted layers; each needs A and B"
+            )
+        settings = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": "all-linear"}
+        with tempfile.TemporaryDirectory(prefix="turngym-adapter-", dir=_memory_folder()) as folder:
+            (Path(folder) / "adapter_config.json").write_text(json.dumps(settings))
+            tensors = {name: tensor.cpu() for name, tensor in self._adapter.items()}
+            save_file(tensors, Path(folder) / "adapter_model.safetensors")
+            self.add_lora(LoRARequest(f"version-{version}", version, folder))
+        self._adapter = {}
+        manager = self.model_runner.lora_manager._adapter_manager
+        if strange := sorted(manager.get_adapter(version).loras.keys() - manager.modules.keys()):
+            raise WeightSyncError(
+                f"{len(strange)} adapted layers have no place in the engine's model, among them {strange[:3]}; "
+                f"it has places such as {sorted(manager.modules)[:3]}"
+            )
+
+    def turngym_divide_logits(self, temperature: float) -> None:
+        """Divide all logits from now on, so that a prompt's logprobs are those of this temperature."""
+        from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+        layers = [m for m in self.model_runner.get_model().modules() if isinstance(m, LogitsProcessor)]
+        if not layers:
+            raise ValueError("the model has no LogitsProcessor; it can only score at temperature 1")
+        for layer in layers:
+            layer.scale = layer.scale / temperature
+
     def _vllm_context(self) -> Any:
         from vllm.config import set_current_vllm_config
 
@@ -71,3 +129,7 @@ def _refresh_tied_heads(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, VocabParallelEmbedding):
             module.quant_method.process_weights_after_loading(module)
+
+
+def _memory_folder() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -34,3 +34,7 @@ def test_a_new_loss(monkeypatch):
     one = torch.ones(1)
     made = PolicyInputs(one.log(), one.log(), 3 * one, one, one.bool(), torch.zeros(1, dtype=torch.int64), 1)
     assert POLICY_LOSSES["unclipped"](made, PolicyOptions()).loss_N.tolist() == [-3]
+
+
+def test_an_engine_that_scores():
+    run_snippets("distillation.md")

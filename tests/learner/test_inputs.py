@@ -92,8 +92,16 @@ def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
         (
             "--agent env:Guess --algo.advantage.is_correction_mode trunc",
             UnknownNameError,
-            "Did you mean 'token/truncate'",
+            "Did you mean 'truncate'",
         ),
+        (
+            "--agent env:Guess --actor.policy_loss_type cispo --actor.dual_clip 3",
+            ConfigError,
+            "cispo has no such bound",
+        ),
+        ("--agent env:Guess --actor.loss_agg_length 0", ConfigError, "loss_agg_length must be at least 1"),
+        ("--agent env:Guess --algo.kl.unbiased_gradient", ConfigError, "add --algo.kl.use_loss"),
+        ("--agent env:Guess --algo.kl.target 0", ConfigError, "--algo.kl.target must be positive"),
     ],
 )
 def test_mistakes(check, words, error, message):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from turngym.errors import UnknownNameError
-from turngym.learner.kl import KL_ESTIMATORS, kl_metrics, reward_kl, token_kl
+from turngym.learner.kl import KL_ESTIMATORS, kl_metrics, reward_kl, token_kl, unbiased_token_kl
 from turngym.learner.metrics import values
 
 ALL = torch.ones(10, dtype=torch.bool)
@@ -100,6 +100,50 @@ def test_kl_in_the_reward_is_capped_at_ten():
     assert reward_kl("k1", policy, reference).tolist() == [0.5, 10, -10, 0]
     assert reward_kl("k2", policy, reference).tolist() == [0.125, 10, 10, 0]
     assert reward_kl("k3", policy, reference).tolist() == pytest.approx([0.10653, 10, 10, 0], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", list(KL_ESTIMATORS))
+def test_the_unbiased_gradient_is_that_of_the_true_kl(name):
+    """Summed over all tokens of a small vocabulary, weighted by the old policy that they would be sampled from."""
+    torch.manual_seed(0)
+    logits = torch.randn(10, dtype=torch.float64, requires_grad=True)
+    policy, reference, old = logits.log_softmax(-1), *(torch.randn(10).double().log_softmax(-1) for _ in range(2))
+    (exact,) = torch.autograd.grad((policy.exp() * (policy - reference)).sum(), logits, retain_graph=True)
+    kl = (old.exp() * unbiased_token_kl(name, policy, reference, old, ALL)).sum()
+    (ours,) = torch.autograd.grad(kl, logits, retain_graph=True)
+    assert (policy - old).exp().max() < 10  # no weight is bounded
+    assert torch.allclose(ours, exact)
+    true_kl = (policy.exp() * (policy - reference)).sum()
+    assert (kl.item() == pytest.approx(true_kl.item())) is (name != "k2")
+    (plain,) = torch.autograd.grad((old.exp() * token_kl(name, policy, reference, ALL)).sum(), logits)
+    assert not torch.allclose(plain, exact, atol=0.01)
+
+
+def test_the_unbiased_gradient_of_k3_is_that_of_the_weighed_k3():
+    """w k3 with gradient through w, as DeepSeek-V3.2 and TRL have it: value and slope by hand at w = 2, l = 0.5."""
+    policy = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
+    old, reference = policy.detach() - math.log(2), policy.detach() - 0.5
+    kl = unbiased_token_kl("k3", policy, reference, old, ALL[:1])
+    assert kl.item() == pytest.approx(2 * (math.exp(-0.5) - 1 + 0.5))
+    kl.sum().backward()
+    ours = policy.grad.clone()
+    assert ours.item() == pytest.approx(2 * 0.5)
+    policy.grad = None
+    ((policy - old).exp() * token_kl("k3", policy, reference, ALL[:1])).sum().backward()
+    assert torch.allclose(policy.grad, ours)
+
+
+@pytest.mark.parametrize("name", list(KL_ESTIMATORS))
+def test_the_unbiased_gradient_at_the_ends_of_the_range(name):
+    """Weights are bounded at 10; -inf and masked NaN leave nothing behind."""
+    policy = torch.tensor([0.0, -300.0, -math.inf, math.nan], requires_grad=True)
+    reference, old = torch.tensor([-1.0, 0.0, -1.0, math.nan]), torch.tensor([-300.0, 0.0, -1.0, math.nan])
+    mask = torch.tensor([True, True, True, False])
+    kl = unbiased_token_kl(name, policy, reference, old, mask)
+    kl.sum().backward()
+    assert kl.isfinite().all()
+    assert policy.grad.isfinite().all()
+    assert policy.grad.tolist() == pytest.approx([10, 0, 0, 0], abs=1e-5)
 
 
 def test_unknown_estimators_are_refused():

@@ -5,6 +5,7 @@ import sys
 
 LIGHT = (
     *("batch", "advantages", "losses", "corrections", "kl", "metrics", "ratios", "packing", "schedule"),
+    *("aggregations", "kl_controller", "loss_choice", "mismatch", "sequence_sums"),
     *("reward_shaping", "filtering", "reward_scoring", "serve_options", "reward_server"),
 )
 

@@ -17,6 +17,7 @@ from turngym.learner.batch import Batch
 from turngym.learner.deepspeed_strategy import DeepSpeedConfig
 from turngym.learner.losses import PolicyOptions
 from turngym.learner.objective import Objective
+from turngym.learner.packing import MicroBatching
 from turngym.learner.placement import Cluster, Layout
 from turngym.learner.rank import RankConfig
 from turngym.learner.ranks import Ranks
@@ -24,6 +25,10 @@ from turngym.learner.value_loss import ValueObjective
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
+# R36's: by tokens, and as 8 x 1, 2 x 4, 1 x 8 sequences.
+SPLITS = [MicroBatching(max_tokens=tokens) for tokens in (4096, 64, 20)] + [
+    MicroBatching(max_sequences=size) for size in (1, 4, 8)
+]
 LENGTHS = [(5, 12), (9, 3), (4, 30), (7, 7), (20, 1), (3, 18), (6, 6), (8, 25)]  # context, actions
 
 
@@ -40,7 +45,7 @@ def make_ranks(cluster: Cluster, model: Path, world_size: int, dtype: str = "fp3
         RankConfig(models={"actor": config}, seed=1, num_threads=1, timeout_s=120, bucket_bytes=1 << 20),
         world_size,
         Layout(world_size, 1, 0, 0, threads=1, engine_threads=1),
-        micro_batch_tokens=4096,
+        batching=MicroBatching(max_tokens=4096),
         timeout_s=120,
     )
     call_all(ranks.begin_setup(), 120, "setting up")
@@ -122,12 +127,12 @@ def gradients_are_the_same_for_every_split(ranks: Ranks, model: Path, batch: Bat
     """R36: one gradient, whatever the micro-batches and ranks, equal to plain PyTorch's."""
     for aggregation in ("token-mean", "seq-mean-token-mean"):
         _, expected = plain_gradient_norm(model, batch, aggregation)
-        for micro_batch_tokens in (4096, 64, 20):
-            ranks.micro_batch_tokens = micro_batch_tokens
+        for batching in SPLITS:
+            ranks.batching = batching
             metrics = ranks.train(batch, objective(aggregation), lr=0.0)
             assert metrics is not None
             assert metrics["policy/grad_norm"] == pytest.approx(expected, rel=1e-5)
-    ranks.micro_batch_tokens = 64
+    ranks.batching = MicroBatching(max_tokens=64)
     few = batch.select([0])  # one sequence: a second rank has nothing, and takes part all the same
     metrics = ranks.train(few, objective("token-mean"), lr=0.0)
     assert metrics is not None
@@ -207,7 +212,7 @@ def test_a_critic_an_average_and_a_reward_model_share_the_ranks(cluster, tiny_mo
         RankConfig({"actor": actor, "critic": critic, "reward": reward}, 1, 1, 120, ema_beta=0.75),
         world_size,
         Layout(world_size, 1, 0, 0, threads=1, engine_threads=1),
-        micro_batch_tokens=64,
+        batching=MicroBatching(max_tokens=64),
         timeout_s=120,
     )
     try:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from turngym.learner.ratios import LOG_RATIO_BOUND, log_ratio, ratio, widened
+from turngym.learner.ratios import LOG_RATIO_BOUND, LOWEST_LOGPROB, bounded_logprobs, log_ratio, ratio, widened
 
 ALL = torch.ones(3, dtype=torch.bool)
 
@@ -28,5 +28,13 @@ def test_masked_positions_are_zero_whatever_stands_there():
     new = torch.tensor([-1.0, math.nan, math.inf], requires_grad=True)
     result = log_ratio(new, torch.tensor([-1.5, -1.0, math.nan]), torch.tensor([True, False, False]))
     assert result.tolist() == [0.5, 0, 0]
+    result.sum().backward()
+    assert new.grad.tolist() == [1, 0, 0]
+
+
+def test_impossible_tokens_have_a_finite_logprob_without_gradient():
+    new = torch.tensor([-1.0, -math.inf, math.nan], requires_grad=True)
+    result = bounded_logprobs(new, torch.tensor([True, True, False]))
+    assert result.tolist() == pytest.approx([-1, LOWEST_LOGPROB, 0])
     result.sum().backward()
     assert new.grad.tolist() == [1, 0, 0]

@@ -146,6 +146,53 @@ class RawLogprobs(Altered):
         self.policy = ToyPolicy(VOCAB)
 
 
+class ScoresHot(Altered):
+    """Scores at another temperature than it says."""
+
+    def __init__(self):
+        super().__init__(scoring_temperature=2.0)
+
+    scoring_temperature = 1.0
+
+
+class ScoresInCache(Altered):
+    """As a prefix cache would have it: what was computed before has no scores any more."""
+
+    seen: frozenset[bytes] = frozenset()
+
+    async def score(self, token_ids, request=""):
+        scores = await super().score(token_ids, request)
+        is_known = token_ids.tobytes() in self.seen
+        self.seen |= {token_ids.tobytes()}
+        return np.concatenate([scores[:1], scores[129:]]) if is_known else scores
+
+
+class ScoresOneOff(Altered):
+    """Gives each token the score of the one before it."""
+
+    async def score(self, token_ids, request=""):
+        return np.roll(await super().score(token_ids, request), 1)
+
+
+class MixesScoresUp(Altered):
+    """Sequences that run together are scored as the longest of them."""
+
+    running: tuple[np.ndarray, ...] = ()
+
+    async def score(self, token_ids, request=""):
+        self.running = (*self.running, token_ids)
+        await asyncio.sleep(0.005)
+        longest = max(self.running, key=len)
+        scores = await super().score(longest, request)
+        self.running = ()
+        return scores[: len(token_ids)]
+
+
+class ScoresLongSequences(Altered):
+    async def score(self, token_ids, request=""):
+        return await super().score(token_ids[: self.max_context - 1], request)
+
+
 class AnswersLongPrompts(Altered):
     def ask(self, prompt_ids, sampling):
         return prompt_ids[: self.max_context - sampling.max_tokens], sampling
@@ -240,6 +287,11 @@ class AnswersAfterClose(Altered):
         (ConstantLogprobs, "distribution", "sum to"),
         (AnswersLongPrompts, "too_long", "was answered"),
         (HangsOnLongPrompts, "too_long", "not done within"),
+        (ScoresHot, "scores", "sampled with logprobs"),
+        (ScoresInCache, "scores", "prefix cache"),
+        (ScoresOneOff, "scores", "must be NaN"),
+        (MixesScoresUp, "scores_together", "mixed up"),
+        (ScoresLongSequences, "unscorable", "256 tokens was scored"),
         (MixesRequestsUp, "concurrency", "mixed up"),
         (LeaksCancelledRequests, "cancellation", "not done within"),
         (PausesNothing, "pausing", "was not held"),

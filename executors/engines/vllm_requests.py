@@ -1,0 +1,87 @@
+"""What one request to vLLM says, and what comes of its answer; vLLM's own types stand here only."""
+
+# T tokens
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...agents.base import Completion, Sampling, StopReason
+from ...errors import EngineError
+
+
+def sampling_params(sampling: Sampling) -> Any:
+    """Return vLLM's SamplingParams for one completion with the logprob of each sampled token."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=max(sampling.top_k, 0),
+        min_p=sampling.min_p,
+        stop=list(sampling.stop),
+        stop_token_ids=list(sampling.stop_token_ids),
+        seed=sampling.seed,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=bool(sampling.stop),
+        include_stop_str_in_output=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def scoring_params() -> Any:
+    """Return vLLM's SamplingParams for the logprobs of the prompt's own tokens.
+
+    0 asks for no token beside the prompt's own. vLLM samples at least one token all the same, and leaves cached
+    prefixes unread in such a request: it computes no logits where it finds keys and values.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=1,
+        temperature=0.0,
+        prompt_logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def completion_of(output: Any, version: int) -> Completion:
+    """Return what was sampled."""
+    final = output.outputs[0]
+    token_ids = np.asarray(final.token_ids, np.int32)
+    return Completion(
+        token_ids=token_ids,
+        logprobs=None if final.logprobs is None else np.asarray(final.logprobs.logprobs, np.float32),
+        versions=np.full(len(token_ids), version, np.int32),
+        stop_reason=StopReason(final.finish_reason or "abort"),
+    )
+
+
+def scores_of(output: Any, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Return the logprob of each token of a prompt, float32 [T]; NaN for the first one.
+
+    Raises:
+        EngineError: They are not those of these tokens, one each.
+    """
+    flat = output.prompt_logprobs
+    scored = [] if flat is None else flat.token_ids
+    if not np.array_equal(scored, token_ids[1:]):
+        raise EngineError(
+            f"vLLM gave logprobs of {len(scored)} tokens of the prompt, wanted its own {len(token_ids) - 1} after "
+            "the first; were some found in a prefix cache?"
+        )
+    scores_T = np.full(len(token_ids), np.nan, np.float32)
+    scores_T[1:] = flat.logprobs
+    if not np.isfinite(scores_T[1:]).all():
+        bad = 1 + int(np.flatnonzero(~np.isfinite(scores_T[1:]))[0])
+        raise EngineError(
+            f"vLLM gave logprob {scores_T[bad]} for token {bad} of a prompt; is the model sound in its dtype?"
+        )
+    return scores_T

@@ -1,0 +1,100 @@
+"""vLLM with low-rank adapters against peft, exact in fp32: each version is followed, and none is used in part."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from transformers import AutoModelForCausalLM
+
+from turngym.agents.base import Sampling
+from turngym.errors import WeightSyncError
+from turngym.executors.engines.vllm import VllmConfig, VllmEngine
+from turngym.executors.engines.vllm_adapter import Adapter
+from turngym.executors.transports import ShmWriter
+from turngym.executors.weights import TensorSpec
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+PROMPT = np.frombuffer(b"Count: 1 2 3", np.uint8).astype(np.int32)
+RANK, ALPHA = 6, 12  # a rank that vLLM has to round up
+
+
+def logprobs_of(model, token_ids: np.ndarray) -> np.ndarray:
+    ids = torch.tensor(np.concatenate([PROMPT, token_ids]))[None].long()
+    with torch.no_grad():
+        logprobs = model(ids).logits[0, len(PROMPT) - 1 : -1].log_softmax(-1)
+    return logprobs.gather(1, ids[0, len(PROMPT) :, None])[:, 0].numpy()
+
+
+async def send(engine: VllmEngine, tensors: Mapping[str, torch.Tensor], version: int) -> None:
+    specs = [TensorSpec(name, "float32", tuple(tensor.shape)) for name, tensor in tensors.items()]
+    plan = [tuple(specs[:5]), tuple(specs[5:])]  # an A and its B are cut in two
+    writer = ShmWriter(plan)
+    try:
+        await engine.begin_update()
+        for index, part in enumerate(plan):
+            bucket = writer.write(index, [tensors[spec.name] for spec in part])
+            assert await engine.load_bucket(bucket) == bucket.checksum
+        await engine.finish_update(version)
+    finally:
+        writer.close()
+
+
+async def test_vllm_follows_adapters(tiny_model: Path):
+    base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+    settings = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", init_lora_weights=False)
+    model = get_peft_model(base, settings)
+    config = VllmConfig(
+        str(tiny_model),
+        "float32",
+        max_context=256,
+        max_num_seqs=16,
+        kv_cache_gib=0.1,
+        num_threads=2,
+        adapter=Adapter(RANK, ALPHA),
+    )
+    engine = VllmEngine(config, on_gpu=False)
+    await engine.start()
+
+    async def distances() -> tuple[float, float]:
+        """How far the engine is from the model with the adapter, and from the one without."""
+        completion = await engine.generate(PROMPT, Sampling(24))
+        assert completion.logprobs is not None
+        assert set(completion.versions.tolist()) == {engine.version}
+        with_adapter = np.abs(completion.logprobs - logprobs_of(model, completion.token_ids)).max()
+        with model.disable_adapter():
+            without = np.abs(completion.logprobs - logprobs_of(model, completion.token_ids)).max()
+        return float(with_adapter), float(without)
+
+    try:
+        with_adapter, without = await distances()  # no version has been sent
+        assert without < 1e-4 < 0.1 < with_adapter
+        for version in (1, 2, 3):
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.requires_grad:
+                        parameter.normal_(std=0.3)
+            await engine.pause()
+            await send(engine, get_peft_model_state_dict(model), version)
+            await engine.resume()
+            with_adapter, without = await distances()
+            assert with_adapter < 1e-4 < 0.1 < without
+        tensors = get_peft_model_state_dict(model)
+
+        await engine.pause()
+        # An extra prefix, as wrapped models have it: vLLM would load such an adapter and use none of it.
+        prefixed = {name.replace("base_model.model.", "base_model.model.model."): t for name, t in tensors.items()}
+        with pytest.raises(WeightSyncError, match="28 adapted layers have no place in the engine's model"):
+            await send(engine, prefixed, 4)
+        half = {name: tensor for name, tensor in tensors.items() if "layers.3.mlp.down_proj.lora_B" not in name}
+        with pytest.raises(WeightSyncError, match="55 tensors came for 28 adapted layers"):
+            await send(engine, half, 4)
+        await send(engine, tensors, 5)
+        await engine.resume()
+        with_adapter, _ = await distances()
+        assert with_adapter < 1e-4
+    finally:
+        await engine.close()
