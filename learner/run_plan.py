@@ -9,7 +9,7 @@ from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..errors import ConfigError
 from .attention import check_context, check_packable
-from .from_settings import engine_dtype, objective, schedule, value_objective
+from .from_settings import engine_dtype, loop_settings, objective, schedule, value_objective
 from .inputs import Inputs, check_model, count_steps
 from .lora import check_lora
 from .objective import Objective
@@ -67,6 +67,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     check_packable(model_config, settings.data.max_len)
     engine_dtype(settings)
     check_lora(settings.ds)
+    loop_settings(settings, count_steps(settings, len(inputs.tasks)))  # refuses weights and penalties that do not fit
     for role_options in (settings.actor, settings.critic):
         optimizer_config(role_options, offload=settings.ds.adam_offload)
     tokenizer = load_tokenizer(inputs.model)
