@@ -2,14 +2,12 @@
 
 import datetime
 import os
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from ..errors import CheckpointError, ConfigError
@@ -18,6 +16,7 @@ from .lora import Adapters, add_lora, disabled_adapters, quantization
 from .muon import Muon
 from .optimizers import OptimizerConfig, is_offloaded, make_optimizer, rate_shares
 from .options import LoraOptions
+from .random_state import random_state, restore_random_state
 from .value_model import HEAD, load_value_model
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -204,7 +203,7 @@ class DeepSpeedStrategy:
 
     def save(self, folder: Path, tag: str, state: dict[str, Any]) -> None:
         """Write this rank's shards, with `state` and the random state beside them."""
-        client_state = {"turngym": state, "random": _random_state(self.device)}
+        client_state = {"turngym": state, "random": random_state(self.device)}
         # With adapters most weights never change, and come from where they came from at first.
         frozen = {} if self.adapters is None else {"exclude_frozen_parameters": True}
         self._engine.save_checkpoint(str(folder), tag=tag, client_state=client_state, **frozen)
@@ -216,7 +215,7 @@ class DeepSpeedStrategy:
         )
         if path is None or "turngym" not in client_state:
             raise CheckpointError(f"{folder / tag} is not a checkpoint of TurnGym, or of another number of ranks")
-        _restore_random_state(client_state["random"], self.device)
+        restore_random_state(client_state["random"], self.device)
         return client_state["turngym"]  # type: ignore[no-any-return]
 
 
@@ -248,6 +247,15 @@ def _load(config: DeepSpeedConfig) -> Any:  # Any: transformers' models are open
         raise ConfigError(f"cannot load a causal language model from {config.model!r}: {error}") from error
     model.config.use_cache = False
     return model
+
+
+def _switch_off_shm_op() -> None:
+    """Keep DeepSpeed from compiling a shared-memory all-reduce, which takes half a minute and a C++ compiler."""
+    import deepspeed.ops
+    from deepspeed.accelerator import get_accelerator
+
+    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
+    deepspeed.ops.__compatible_ops__[builder.NAME] = False
 
 
 def _settings(config: DeepSpeedConfig, world_size: int, device: torch.device) -> dict[str, Any]:
@@ -282,31 +290,3 @@ def _settings(config: DeepSpeedConfig, world_size: int, device: torch.device) ->
     elif config.param_dtype == "fp16":
         settings["fp16"] = {"enabled": True}
     return settings
-
-
-def _switch_off_shm_op() -> None:
-    """Keep DeepSpeed from compiling a shared-memory all-reduce, which takes half a minute and a C++ compiler."""
-    import deepspeed.ops
-    from deepspeed.accelerator import get_accelerator
-
-    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
-    deepspeed.ops.__compatible_ops__[builder.NAME] = False
-
-
-def _random_state(device: torch.device) -> dict[str, Any]:
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
-    }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _restore_random_state(state: dict[str, Any], device: torch.device) -> None:
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)

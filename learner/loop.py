@@ -63,7 +63,7 @@ def run_loop(
             parts.folder.train_store.write(step, _kept(trajectories, settings.trajectories_per_step))
             check_failures(trajectories, settings.max_failed_fraction)
 
-            # 2. What each attempt is worth, and what policies, reference and critic say of its tokens.
+            # 2. What each attempt is worth, and what the other models say of its tokens.
             with progress.stage("score", seconds):
                 rewards = step_rewards(parts, settings, groups)
                 batch = _score(parts, settings, state, assemble(trajectories, rewards.is_valid_A))
@@ -153,6 +153,8 @@ def _score(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch)
         batch = batch.with_ref_logprobs(_known(parts.roles["reference"].batch_scores(batch, "reference")))
     if "critic" in parts.roles:
         batch = batch.with_values(_known(parts.roles["critic"].batch_scores(batch, "critic")))
+    if parts.teacher is not None:
+        batch = batch.with_teacher_logprobs(_known(parts.teacher.logprobs(batch)))
     return batch
 
 

@@ -19,6 +19,7 @@ from .reward_shaping import Shaping
 from .roles import Roles
 from .run_folder import RunFolder
 from .schedule import Schedule
+from .teacher import Teacher
 from .value_loss import ValueObjective
 from .weight_sync import WeightSync
 
@@ -88,6 +89,7 @@ class Parts:
     value_objective: ValueObjective
     critic_schedule: Schedule
     reward_reader: RewardReader | None
+    teacher: Teacher | None
     checkpoints: CheckpointFolder
     written_by: dict[str, str | int]  # what a checkpoint can only be read by
     folder: RunFolder

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..errors import ConfigError
+from .advantages import NEEDS_TEACHER
 from .attention import check_context, check_packable
 from .from_settings import engine_dtype, loop_settings, objective, schedule, value_objective
 from .inputs import Inputs, check_model, count_steps
@@ -18,6 +19,7 @@ from .reward_scoring import RewardReader, normalization, recoding
 from .role_plan import GroupPlan, plan_roles
 from .schedule import Schedule
 from .settings import TrainSettings
+from .teacher_model import check_teacher
 from .value_loss import ValueObjective
 
 if TYPE_CHECKING:
@@ -60,6 +62,15 @@ def _reward_reader(settings: TrainSettings, policy: "PreTrainedTokenizerBase") -
     return RewardReader(recoding(policy, load_tokenizer(model)), positions, moments)
 
 
+def _check_teacher(settings: TrainSettings, model: str) -> None:
+    teacher, estimator = settings.teacher.model_name_or_path, settings.algo.advantage.estimator
+    if (teacher is None) == (estimator in NEEDS_TEACHER):
+        verb = "wants" if teacher is None else "has no use for"
+        raise ConfigError(f"--algo.advantage.estimator {estimator} {verb} --teacher.model_name_or_path")
+    if teacher is not None:
+        check_teacher(check_model(teacher, "--teacher.model_name_or_path"), model, settings.data.max_len)
+
+
 def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     """Look at everything that can be wrong before a process starts or a folder is touched."""
     model_config = _model_config(inputs.model)
@@ -68,6 +79,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     engine_dtype(settings)
     check_lora(settings.ds)
     loop_settings(settings, count_steps(settings, len(inputs.tasks)))  # refuses weights and penalties that do not fit
+    _check_teacher(settings, inputs.model)
     for role_options in (settings.actor, settings.critic):
         optimizer_config(role_options, offload=settings.ds.adam_offload)
     tokenizer = load_tokenizer(inputs.model)

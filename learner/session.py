@@ -1,6 +1,5 @@
 """One run from its processes to its report: start, resume, loop, save, report, and leave nothing behind."""
 
-import os
 import sys
 import time
 from contextlib import ExitStack
@@ -11,18 +10,22 @@ from typing import Any
 from rich.console import Console
 
 from ..errors import ConfigError, EngineError, TrajectoryError
-from ..executors.fleet import Fleet
-from ..executors.ray_calls import call_all
 from .checkpoint import Checkpoint, CheckpointFolder
-from .from_settings import critic_model, engine_dtype, loop_settings, micro_batching, rank_config, rollout_config
+from .from_settings import (
+    critic_model,
+    engine_dtype,
+    loop_settings,
+    rollout_config,
+)
 from .frontier import Frontier, FrontierState
 from .inputs import Inputs
 from .interrupt import EXIT_CODE, Interrupt, signals_raise
+from .launch import load_all, make_roles, make_teacher
 from .loop import run_loop, save
 from .loop_parts import LoopState, Parts
 from .lora import describe
 from .memory import MemoryMeter
-from .placement import Cluster, Layout, plan_layout
+from .placement import Cluster, plan_layout
 from .progress import Progress
 from .report import Scores, draw_rewards, print_report, summarise
 from .roles import Roles
@@ -66,6 +69,8 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
         folder.write_config(config_text)  # only now, since a run that cannot go on leaves an earlier one as it was
         stack.enter_context(interrupt)
         interrupt.on_set(parts.roles.request_stop)
+        if parts.teacher is not None:
+            interrupt.on_set(parts.teacher.request_stop)
         try:
             groups = run_loop(parts, loop_settings(settings, plan.num_steps), done.state, done.scores, done.rows)
         except (TrajectoryError, EngineError):
@@ -76,6 +81,8 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
         if done.state.is_interrupted:
             # The engines have nothing to save, and end while the learner does.
             parts.fleet.kill()
+            if parts.teacher is not None:
+                parts.teacher.kill()
         summary = _finish(plan, parts, done, memory)
         if not done.state.is_interrupted:
             draw_rewards(folder.root / "reward.png", done.rows, done.scores)
@@ -130,7 +137,7 @@ def _start(
     if checkpoint is not None:
         checkpoint.check_written_by(written_by)
     started_at = time.monotonic()
-    roles = _make_roles(plan, layout, cluster)
+    roles = make_roles(plan, layout, cluster)
     stack.callback(roles.close)
     fleet = cluster.fleet(
         rollout_config(settings, inputs, layout),
@@ -140,8 +147,9 @@ def _start(
         say=progress.say,
     )
     stack.callback(fleet.close)
+    teacher = make_teacher(plan, layout, cluster, progress, stack)
     with progress.stage("starting engines and learner"):
-        num_parameters = _load_all(fleet, roles, layout, settings)
+        num_parameters = load_all(fleet, teacher, roles, layout, settings)
     frontier = Frontier(len(inputs.tasks), settings.train.num_episodes, settings.train.seed, inputs.fingerprint)
     done = _resume(settings, roles, checkpoints, checkpoint, frontier, folder, progress)
     version = 0 if checkpoint is None else int(checkpoint.state["version"])
@@ -164,6 +172,7 @@ def _start(
         value_objective=plan.value_objective,
         critic_schedule=plan.critic_schedule,
         reward_reader=plan.reward_reader,
+        teacher=teacher,
         checkpoints=checkpoints,
         written_by=written_by,
         folder=folder,
@@ -171,34 +180,6 @@ def _start(
         interrupt=interrupt,
     )
     return parts, done
-
-
-def _make_roles(plan: Plan, layout: Layout, cluster: Cluster) -> Roles:
-    settings, groups = plan.settings, []
-    for group in plan.role_groups:
-        num_ranks = group.num_ranks or layout.num_ranks
-        threads = layout.threads if "actor" in group.roles else max(1, (os.cpu_count() or 1) // num_ranks)
-        config = rank_config(settings, plan.inputs, group.roles, threads)
-        ranks = cluster.ranks(
-            config,
-            num_ranks,
-            layout,
-            batching=micro_batching(settings.train, plan.hidden_size),
-            timeout_s=settings.ds.timeout_s,
-        )
-        groups.append((group.roles, ranks))
-    return Roles(groups)
-
-
-def _load_all(fleet: Fleet, roles: Roles, layout: Layout, settings: TrainSettings) -> int:
-    """Start engines and learner, beside each other where they share no GPU; return the number of parameters."""
-    timeout_s = settings.vllm.start_timeout_s
-    starting = fleet.begin_start()
-    if layout.is_on_gpu:  # an engine measures the GPU's free memory, so nothing else may take any meanwhile
-        call_all(starting, timeout_s, "starting the engines")
-    loading = [call for ranks in roles for call in ranks.begin_setup()]
-    call_all([*starting, *loading], timeout_s, "starting engines and learner")
-    return int(call_all(loading, timeout_s, "loading the learner")[0])
 
 
 def _resume(

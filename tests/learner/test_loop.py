@@ -166,6 +166,7 @@ def run(tmp_path: Path):
             fleet=cast(Any, FakeFleet(script, sync)),
             roles=Roles([(("actor",), cast(Any, FakeRanks(script)))]),
             reward_reader=None,
+            teacher=None,
             value_objective=ValueObjective(None),
             critic_schedule=Schedule("constant_with_warmup", 10),
             sync=cast(Any, sync),

@@ -1,0 +1,79 @@
+"""The processes of a run: learner ranks by role, the teacher's engines, and their start beside the engines."""
+
+import os
+from contextlib import ExitStack
+
+from ..errors import ConfigError
+from ..executors.fleet import Fleet
+from ..executors.ray_calls import call_all
+from .advantages import NEEDS_TEACHER
+from .from_settings import micro_batching, rank_config, teacher_config
+from .placement import Cluster, Layout
+from .progress import Progress
+from .roles import Roles
+from .run_plan import Plan
+from .settings import TrainSettings
+from .teacher import Teacher
+
+
+def make_roles(plan: Plan, layout: Layout, cluster: Cluster) -> Roles:
+    """Make the groups of learner ranks.
+
+    Raises:
+        ConfigError: A group of its own is asked for, and there is one GPU for all.
+    """
+    settings, groups = plan.settings, []
+    if layout.is_on_gpu and len(plan.role_groups) > 1:
+        names = ", ".join(role for group in plan.role_groups[1:] for role in group.roles)
+        raise ConfigError(
+            f"ranks of their own are asked for ({names}: --ref, --critic or --reward.num_gpus_per_node), and there is "
+            "one GPU, which all models share: leave these options out, or give --train.colocate_all"
+        )
+    for group in plan.role_groups:
+        num_ranks = group.num_ranks or layout.num_ranks
+        threads = layout.threads if "actor" in group.roles else max(1, (os.cpu_count() or 1) // num_ranks)
+        config = rank_config(settings, plan.inputs, group.roles, threads)
+        ranks = cluster.ranks(
+            config,
+            num_ranks,
+            layout,
+            batching=micro_batching(settings.train, plan.hidden_size),
+            timeout_s=settings.ds.timeout_s,
+        )
+        groups.append((group.roles, ranks))
+    return Roles(groups)
+
+
+def make_teacher(plan: Plan, layout: Layout, cluster: Cluster, progress: Progress, stack: ExitStack) -> Teacher | None:
+    """Make the teacher's engines, if something is learned from one; they end with the stack."""
+    settings = plan.settings
+    if settings.algo.advantage.estimator not in NEEDS_TEACHER:
+        return None
+    teacher = cluster.teacher(
+        teacher_config(settings, layout),
+        layout,
+        num_engines=settings.teacher.num_engines,
+        gpus_per_engine=0,  # it sees the GPU that the others share
+        timeout_s=settings.rollout.generate_timeout_s,
+        start_timeout_s=settings.vllm.start_timeout_s,
+        max_restarts=settings.vllm.max_restarts,
+        say=progress.say,
+    )
+    stack.callback(teacher.close)
+    return teacher
+
+
+def load_all(fleet: Fleet, teacher: Teacher | None, roles: Roles, layout: Layout, settings: TrainSettings) -> int:
+    """Start engines and learner, beside each other where they share no GPU; return the number of parameters."""
+    timeout_s = settings.vllm.start_timeout_s
+    starting = fleet.begin_start()
+    if layout.is_on_gpu:  # an engine measures the GPU's free memory, so nothing else may take any meanwhile
+        call_all(starting, timeout_s, "starting the engines")
+    if teacher is not None:
+        teaching = teacher.begin_start()
+        if layout.is_on_gpu:
+            call_all(teaching, timeout_s, "starting the teacher's engines")
+        starting += teaching
+    loading = [call for ranks in roles for call in ranks.begin_setup()]
+    call_all([*starting, *loading], timeout_s, "starting engines and learner")
+    return int(call_all(loading, timeout_s, "loading the learner")[0])
