@@ -10,7 +10,7 @@ from ..agents.tokenizer import load_tokenizer
 from ..errors import ConfigError
 from .advantages import NEEDS_TEACHER
 from .attention import check_context, check_packable
-from .from_settings import engine_dtype, objective, schedule, value_objective
+from .from_settings import engine_dtype, loop_settings, objective, schedule, value_objective
 from .inputs import Inputs, check_model, count_steps
 from .lora import check_lora
 from .objective import Objective
@@ -78,6 +78,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     check_packable(model_config, settings.data.max_len)
     engine_dtype(settings)
     check_lora(settings.ds)
+    loop_settings(settings, count_steps(settings, len(inputs.tasks)))  # refuses weights and penalties that do not fit
     _check_teacher(settings, inputs.model)
     for role_options in (settings.actor, settings.critic):
         optimizer_config(role_options, offload=settings.ds.adam_offload)

@@ -160,11 +160,11 @@ async def test_a_request_has_a_deadline(scorer, monkeypatch):
     ("words", "message"),
     [
         ("", "--reward.model_name_or_path is missing"),
-        ("--reward.model_name_or_path m --prot 1", "unknown option '--prot'. Did you mean '--port'?"),
-        ("--reward.model_name_or_path m --port 70000", "--port must lie between 0 and 65535, got 70000"),
-        ("--reward.model_name_or_path m --data.max_len 0", "--data.max_len must be at least 1, got 0"),
+        ("--reward.model_name_or_path some/model --prot 1", "unknown option '--prot'. Did you mean '--port'?"),
+        ("--reward.model_name_or_path some/model --port 70000", "--port must lie between 0 and 65535, got 70000"),
+        ("--reward.model_name_or_path some/model --data.max_len 0", "--data.max_len must be at least 1, got 0"),
         ("--reward.model_name_or_path ./nowhere", "there is no model folder './nowhere'"),
-        ("--reward.model_name_or_path m --host nowhere.invalid", "cannot listen on --host nowhere.invalid"),
+        ("--reward.model_name_or_path some/model --host nowhere.invalid", "cannot listen on --host nowhere.invalid"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(words, message, capsys):
@@ -177,7 +177,7 @@ def test_mistakes_are_one_line_and_exit_code_2(words, message, capsys):
 def test_a_port_that_is_taken(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        words = ["serve-rm", "--reward.model_name_or_path", "m", "--host", "127.0.0.1", "--port", str(port)]
+        words = ["serve-rm", "--reward.model_name_or_path", "some/model", "--host", "127.0.0.1", "--port", str(port)]
         assert main(words) == 2
     assert "Address already in use" in capsys.readouterr().err
 
