@@ -124,9 +124,10 @@ def add_lora(model: nn.Module, options: LoraOptions) -> nn.Module:
         inject_adapter_in_model(config, model, ADAPTER)
     except ValueError as error:
         raise ConfigError(f"--ds.lora.target_modules {' '.join(options.target_modules)}: {error}") from error
+    module: Any  # bitsandbytes' own attributes
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
-            # bitsandbytes would lay 4-bit weights out anew in place, which neither shards nor merging would know.
+            # It would lay 4-bit weights out anew in place, which neither shards nor merging would know.
             module.support_avx512bf16_for_cpu = False
     Adapters(model)  # refuses what could not be merged, before anything is trained
     return model

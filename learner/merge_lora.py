@@ -117,7 +117,7 @@ def _merge(base: Any, adapter: Path, model_path: str) -> Any:
     from safetensors import safe_open
 
     try:
-        settings = PeftConfig.from_pretrained(adapter)
+        settings = PeftConfig.from_pretrained(str(adapter))
         settings.task_type = None  # a language model's adapter fits the body of a reward model too
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Found missing adapter keys")  # what is an error below
