@@ -188,6 +188,7 @@ def test_unknown_logprobs_of_the_engine_teach_nothing(make_batch):
         loss, _ = objective(scored, batch, count_totals(batch))
         scored.logprobs_N.grad = None
         loss.backward()
+        assert loss.item() == pytest.approx(1)
         assert scored.logprobs_N.grad.tolist() == pytest.approx([0, 0, 1])
 
 
