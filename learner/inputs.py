@@ -75,10 +75,11 @@ def _check_names(settings: TrainSettings) -> None:
         LOSS_AGGREGATIONS[settings.actor.loss_agg_mode]
     level, mode = advantage.is_correction_level, advantage.is_correction_mode
     CORRECTIONS["off" if level == "off" else f"{level}/{mode}"]
-    if rollout.top_p < 1:
+    if rollout.top_p != 1:
         raise ConfigError(
-            f"--rollout.top_p {rollout.top_p}: the engine would sample from a part of the vocabulary, and the learner "
-            "cannot mirror that yet, so every importance ratio would be wrong; use 1.0"
+            f"--rollout.top_p {rollout.top_p}: the engine would sample among the likeliest tokens and normalise over them, "
+            "the learner over the whole vocabulary, so every importance ratio would be the kept share instead of 1; use "
+            "1.0 (--rollout.temperature narrows the distribution on both sides)"
         )
     if rollout.temperature <= 0:
         raise ConfigError(

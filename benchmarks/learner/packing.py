@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few small rounds, to see that it runs")
     quick = parser.parse_args().quick
     print(f"{'round':>5} {'packed s':>10} {'padded s':>10}")
-    result = measure(1, 8, 64, 200) if quick else measure(3, 32, 1024, 2048)
+    result = measure(1, 8, 64, 200) if quick else measure(3, 24, 768, 2048)
     print(json.dumps(result))
 
 
