@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-TILES = {"cpu": (256, 4096), "cuda": (4096, 16384)}
+TILES = {"cpu": (512, 2048), "cuda": (4096, 16384)}
 """Rows and columns of one tile of logits: what stays in a CPU's cache, and what fills a GPU."""
 
 FLOOR = -1e4

@@ -79,10 +79,11 @@ def _check_names(settings: TrainSettings) -> None:
     KlController(kl.init_coef, kl.target, kl.horizon)
     if kl.unbiased_gradient and not kl.use_loss:
         raise ConfigError("--algo.kl.unbiased_gradient is for the KL in the loss; add --algo.kl.use_loss")
-    if rollout.top_p < 1:
+    if rollout.top_p != 1:
         raise ConfigError(
-            f"--rollout.top_p {rollout.top_p}: the engine would sample from a part of the vocabulary, and the learner "
-            "cannot mirror that yet, so every importance ratio would be wrong; use 1.0"
+            f"--rollout.top_p {rollout.top_p}: the engine would sample among the likeliest tokens and normalise over them, the "
+            "learner over the whole vocabulary, so every importance ratio would be the kept share instead of 1; use "
+            "1.0 (--rollout.temperature narrows the distribution on both sides)"
         )
     if rollout.temperature <= 0:
         raise ConfigError(

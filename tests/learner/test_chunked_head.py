@@ -60,6 +60,15 @@ def test_by_hand():
     assert entropy[1].item() == pytest.approx(-sum(p * math.log(p) for p in (0.66524, 0.24473, 0.09003)), abs=1e-4)
 
 
+def test_why_top_p_is_refused():
+    """R30: with the same policy on both sides the ratio is the mass that top-p keeps, 0.910, at every such token."""
+    weight = torch.tensor([[0.665], [0.245], [0.090]]).log()
+    learner, _ = head_logprobs(torch.ones(1, 1), weight, None, torch.tensor([0]), torch.ones(1))
+    engine = math.log(0.665 / (0.665 + 0.245))  # the two likeliest reach 0.9
+    assert (learner.item(), engine) == pytest.approx((-0.4080, -0.3137), abs=5e-5)
+    assert math.exp(learner.item() - engine) == pytest.approx(0.910, abs=1e-4)
+
+
 @pytest.mark.parametrize("tile", [(1, 1), (3, 4), (2, 100), (100, 100)])
 @pytest.mark.parametrize("scale", [LogitScale(), LogitScale(0.25), LogitScale(1.5, 2.0)])
 def test_values_and_gradients_equal_plain_autograd(monkeypatch, problem, tile, scale):
