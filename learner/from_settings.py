@@ -9,6 +9,7 @@ from ..executors.engines.vllm_adapter import Adapter
 from ..executors.limits import Limits
 from ..executors.rollout_actor import RolloutConfig
 from ..registry import nearest, with_absolute_file
+from .advantages import NEEDS_TEACHER
 from .attention import PACKED
 from .deepspeed_strategy import DeepSpeedConfig
 from .inputs import Inputs
@@ -201,7 +202,12 @@ def schedule(settings: TrainSettings, num_steps: int, role: Role = "actor") -> S
 
 
 def has_env_reward(settings: TrainSettings) -> bool:
-    """Whether the environment or --reward.remote_url gives a reward, beside or without a reward model."""
+    """Whether the environment or --reward.remote_url gives a reward, beside or without a reward model.
+
+    Who learns from a teacher needs none: the reward of 0 is then only shown.
+    """
+    if settings.algo.advantage.estimator in NEEDS_TEACHER:
+        return True
     return settings.reward.remote_url is not None or settings.agent not in (None, "env:Prompt")
 
 

@@ -81,9 +81,9 @@ def _check_names(settings: TrainSettings) -> None:
         raise ConfigError("--algo.kl.unbiased_gradient is for the KL in the loss; add --algo.kl.use_loss")
     if rollout.top_p != 1:
         raise ConfigError(
-            f"--rollout.top_p {rollout.top_p}: the engine would sample among the likeliest tokens and normalise over them, the "
-            "learner over the whole vocabulary, so every importance ratio would be the kept share instead of 1; use "
-            "1.0 (--rollout.temperature narrows the distribution on both sides)"
+            f"--rollout.top_p {rollout.top_p}: the engine would sample among the likeliest tokens, normalised over these, "
+            "the learner over the whole vocabulary, so every importance ratio would be the kept share instead of 1; "
+            "use 1.0 (--rollout.temperature narrows the distribution on both sides)"
         )
     if rollout.temperature <= 0:
         raise ConfigError(
@@ -115,10 +115,11 @@ def check_model(path: str | None, option: str) -> str:
 def _environment(settings: TrainSettings) -> EnvFactory:
     agent, url = settings.agent, settings.reward.remote_url
     if agent is None:
-        if url is None and settings.reward.model_name_or_path is None:
+        if url is None and settings.reward.model_name_or_path is None and settings.teacher.model_name_or_path is None:
             raise ConfigError(
                 "nothing says what to train on: give --agent env:NAME ('turngym envs list' shows them), or "
-                "--data.prompt_dataset with --reward.remote_url FILE.py or --reward.model_name_or_path"
+                "--data.prompt_dataset with --reward.remote_url FILE.py, --reward.model_name_or_path or "
+                "--teacher.model_name_or_path"
             )
         return resolve("Prompt", _prompt_arguments(settings, url))
     kind, _, spec = agent.partition(":")

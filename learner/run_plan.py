@@ -58,8 +58,8 @@ def _reward_reader(settings: TrainSettings, policy: "PreTrainedTokenizerBase") -
     config = _model_config(model)
     check_packable(config, settings.data.max_len)
     moments = normalization(config, model) if reward.normalize_enable else None
-    positions: int = config.get_text_config().max_position_embeddings
-    return RewardReader(recoding(policy, load_tokenizer(model)), positions, moments)
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return RewardReader(recoding(policy, load_tokenizer(model)), positions or settings.data.max_len, moments)
 
 
 def _check_teacher(settings: TrainSettings, model: str) -> None:
