@@ -183,7 +183,8 @@ def _train(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch)
                 parts.progress.say("no attempt differs from its siblings: this update has no gradient and is skipped")
                 continue
             lr = settings.peak_lr * parts.schedule.factor(state.optimizer_steps + 1)
-            taken.append(_finished(parts.roles["actor"].train(part, objective, lr, may_stop=not taken)))
+            actor, version = parts.roles["actor"], parts.sync.version
+            taken.append(_finished(actor.train(part, objective, lr, may_stop=not taken, version=version)))
             state.optimizer_steps += 1
     names = {name for metrics in taken for name in metrics}
     return {name: float(np.mean([m[name] for m in taken if name in m])) for name in sorted(names)}

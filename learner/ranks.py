@@ -80,13 +80,21 @@ class Ranks:
         return scores_N
 
     def train(
-        self, batch: Batch, objective: AnyObjective, lr: float, *, role: Role = "actor", may_stop: bool = True
+        self,
+        batch: Batch,
+        objective: AnyObjective,
+        lr: float,
+        *,
+        role: Role = "actor",
+        may_stop: bool = True,
+        version: int | None = None,
     ) -> dict[str, float] | None:
         """Take one optimiser step on a batch and return its metrics; None when stopped, which `may_stop` allows.
 
         Sequences whose advantages are all 0 have no gradient and are left out; they stay in the denominators.
+        `version` is that of the weights which are trained, to tell how old the tokens are.
         """
-        totals: Totals = count_totals(batch)
+        totals: Totals = count_totals(batch, version)
         part = batch if objective.needs_all_sequences else batch.select(_with_signal(batch))
         plan = distribute(part.lengths, self.world_size, self.batching)
         if not plan[0]:

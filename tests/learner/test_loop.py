@@ -111,7 +111,7 @@ class FakeRanks:
     def batch_scores(self, batch: Any, role: str) -> Any:
         return None if self.script.is_stopped else np.full(batch.num_tokens, -1.0, np.float32)
 
-    def train(self, part: Any, objective: Any, lr: float, *, may_stop: bool) -> dict[str, float] | None:
+    def train(self, part: Any, objective: Any, lr: float, *, may_stop: bool, version: int) -> dict[str, float] | None:
         self.script.enter("update")
         if may_stop and self.script.is_stopped:
             return None
