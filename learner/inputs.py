@@ -81,8 +81,8 @@ def _check_names(settings: TrainSettings) -> None:
         raise ConfigError("--algo.kl.unbiased_gradient is for the KL in the loss; add --algo.kl.use_loss")
     if rollout.top_p != 1:
         raise ConfigError(
-            f"--rollout.top_p {rollout.top_p}: the engine would sample among the likeliest tokens, normalised over these, "
-            "the learner over the whole vocabulary, so every importance ratio would be the kept share instead of 1; "
+            f"--rollout.top_p {rollout.top_p}: the engine samples among the likeliest tokens and normalises over them, "
+            "the learner over all, so every importance ratio would be the kept share instead of 1; "
             "use 1.0 (--rollout.temperature narrows the distribution on both sides)"
         )
     if rollout.temperature <= 0:

@@ -78,6 +78,11 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     check_packable(model_config, settings.data.max_len)
     engine_dtype(settings)
     check_lora(settings.ds)
+    if settings.critic.model_name_or_path is not None:
+        check_packable(
+            _model_config(check_model(settings.critic.model_name_or_path, "--critic.model_name_or_path")),
+            settings.data.max_len,
+        )
     loop_settings(settings, count_steps(settings, len(inputs.tasks)))  # refuses weights and penalties that do not fit
     _check_teacher(settings, inputs.model)
     for role_options in (settings.actor, settings.critic):

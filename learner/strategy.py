@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from ..executors.weights import TensorSpec
+from .lora import Adapters
 
 
 class Strategy(Protocol):
@@ -20,6 +21,7 @@ class Strategy(Protocol):
     rank: int
     world_size: int
     device: torch.device
+    adapters: Adapters | None  # None where all weights are trained
 
     @property
     def model(self) -> torch.nn.Module:
@@ -44,7 +46,15 @@ class Strategy(Protocol):
         ...
 
     def tensor_specs(self) -> list[TensorSpec]:
-        """Name, dtype and full shape of each parameter, tied ones once."""
+        """Name, dtype and full shape of each parameter, tied ones once; with adapters those of the merged model."""
+        ...
+
+    def adapter_specs(self) -> list[TensorSpec]:
+        """Name, dtype and full shape of the adapters' tensors, as peft's files name them."""
+        ...
+
+    def export_specs(self) -> list[TensorSpec]:
+        """Return what engines get: all tensors, or those of the adapters alone."""
         ...
 
     def gathered(self, names: Sequence[str], *, is_changed: bool = False) -> AbstractContextManager[list[torch.Tensor]]:
@@ -57,6 +67,14 @@ class Strategy(Protocol):
 
     def whole(self, name: str, shard: torch.Tensor) -> torch.Tensor:
         """Put together a tensor that is sharded like parameter `name`, from this shard and the other ranks'."""
+        ...
+
+    def base_weights(self) -> AbstractContextManager[None]:
+        """Let the model compute without its adapters while the context is open."""
+        ...
+
+    def perturb_adapters(self, *, undo: bool) -> None:
+        """Change strongly what engines get of a model with adapters, or undo that exactly."""
         ...
 
     def save(self, folder: Path, tag: str, state: dict[str, Any]) -> None:

@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -80,6 +82,72 @@ def test_it_learns_and_leaves_what_was_promised(options, tmp_path):
 
     AutoModelForCausalLM.from_pretrained(run / "model")
     assert AutoTokenizer.from_pretrained(run / "model").chat_template
+
+
+@pytest.fixture
+def reward_model(tiny_model: Path, tmp_path: Path) -> Path:
+    """A random classifier over the tiny model's tokens."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1, dtype=torch.float32)
+    model.save_pretrained(tmp_path / "reward_model")
+    AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path / "reward_model")
+    return tmp_path / "reward_model"
+
+
+def test_ppo_with_a_critic_a_reward_model_a_reference_and_an_average(options, reward_model, tmp_path):
+    """All roles at once: the critic comes to explain the returns, the reward rises, everything is saved."""
+    ppo = (
+        "--algo.advantage.estimator gae --critic.adam.lr 3e-3 --critic.lr_scheduler constant --critic.freezing_steps 2 "
+    )
+    out = train(
+        options,
+        f"{COPY} {ppo} --critic.num_gpus_per_node 1 --critic.save_value_network --reward.model_name_or_path "
+        f"{reward_model} --reward.weights 1 0.01 --algo.kl.init_coef 0.001 --algo.kl.target 0.5 --train.enable_ema "
+        "--rollout.batch_size 8 --rollout.n_samples_per_prompt 8 --train.batch_size 64 --train.max_steps 30",
+    )
+    metrics, run = rows(tmp_path), tmp_path / "run"
+    assert [row["version"] for row in metrics[:4]] == [2, 2, 3, 4], out  # the actor was held back for two steps
+    assert "policy/grad_norm" not in metrics[1]
+    first, last = (np.mean([row["reward/env"] for row in part]) for part in (metrics[:3], metrics[-3:]))
+    assert last > first + 0.15, out
+    assert metrics[-1]["value/loss"] < metrics[0]["value/loss"]
+    assert metrics[-1]["value/explained_variance"] > 0.1
+    assert max(row["mismatch/abs_diff"] for row in metrics[2:]) < 1e-4
+    assert metrics[-1]["kl/coef"] != 0.001
+    assert metrics[-1]["kl/reference"] > 0
+
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    model, average = (AutoModelForCausalLM.from_pretrained(run / name) for name in ("model", "model_ema"))
+    assert not torch_equal(model, average)
+    assert AutoModelForSequenceClassification.from_pretrained(run / "critic").score.weight.any()
+
+
+def torch_equal(first: Any, second: Any) -> bool:
+    return all(bool((a == b).all()) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.soak
+def test_a_teacher_is_followed_without_any_reward(options, tiny_model, tmp_path):
+    """The teacher never says a few letters: neither does the actor in the end."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    teacher = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    with torch.no_grad():
+        teacher.model.norm.weight.mul_(3)  # a sharper distribution over the same tokens
+    teacher.save_pretrained(tmp_path / "teacher")
+    AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path / "teacher")
+    train(
+        options,
+        f"{COPY} --algo.advantage.estimator on_policy_distill --teacher.model_name_or_path {tmp_path / 'teacher'} "
+        "--rollout.batch_size 8 --rollout.n_samples_per_prompt 8 --train.batch_size 64 --train.max_steps 25",
+    )
+    divergences = [row["distill/reverse_kl"] for row in rows(tmp_path)]
+    assert np.mean(divergences[-5:]) < 0.5 * np.mean(divergences[:3])
 
 
 CRASHES = '''

@@ -89,6 +89,8 @@ class WeightReceiver:
             raise WeightSyncError(
                 f"{len(self._adapter)} tensors came for {len(pairs)} adapted layers; each needs A and B"
             )
+        loaded = self.model_runner.lora_manager
+        loaded.remove_all_adapters()  # vLLM would keep one of the same id, whatever its weights
         settings = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": "all-linear"}
         with tempfile.TemporaryDirectory(prefix="turngym-adapter-", dir=_memory_folder()) as folder:
             (Path(folder) / "adapter_config.json").write_text(json.dumps(settings))
@@ -96,8 +98,9 @@ class WeightReceiver:
             save_file(tensors, Path(folder) / "adapter_model.safetensors")
             self.add_lora(LoRARequest(f"version-{version}", version, folder))
         self._adapter = {}
-        manager = self.model_runner.lora_manager._adapter_manager
+        manager = loaded._adapter_manager
         if strange := sorted(manager.get_adapter(version).loras.keys() - manager.modules.keys()):
+            loaded.remove_all_adapters()
             raise WeightSyncError(
                 f"{len(strange)} adapted layers have no place in the engine's model, among them {strange[:3]}; "
                 f"it has places such as {sorted(manager.modules)[:3]}"

@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+
+
+@pytest.fixture(scope="module")
+def sharp_model(tiny_model: Path, tmp_path_factory) -> Path:
+    """The tiny model with larger logits: its head stays frozen under adapters, and could favour no token by much."""
+    folder = tmp_path_factory.mktemp("sharp_model")
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    model.model.norm.weight.data.mul_(6)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_model).save_pretrained(folder)
+    return folder
 
 
 def train(model: Path, run: Path, words: str) -> str:
@@ -28,11 +39,11 @@ def train(model: Path, run: Path, words: str) -> str:
 
 
 @pytest.mark.parametrize("sync", ["merged", "adapter"])
-def test_a_run_with_adapters(tiny_model, tmp_path, sync):
+def test_a_run_with_adapters(sharp_model, tmp_path, sync):
     """Two ranks, and a reference that is the actor without its adapters."""
     run = tmp_path / "run"
     words = f"--ds.lora.sync {sync} --actor.num_gpus_per_node 2 --algo.kl.init_coef 1e-3 --ckpt.save_steps 10"
-    out = train(tiny_model, run, f"{words} --train.max_steps 20")
+    out = train(sharp_model, run, f"{words} --train.max_steps 20")
     numbers = json.loads((run / "summary.json").read_text())
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert sum(numbers["rewards"][-5:]) / 5 > sum(numbers["rewards"][:3]) / 3 + 0.15, out
@@ -42,14 +53,14 @@ def test_a_run_with_adapters(tiny_model, tmp_path, sync):
     assert rows[-1]["kl/reference"] > 0.01
 
     merged = AutoModelForCausalLM.from_pretrained(run / "model", dtype=torch.float32)
-    base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(sharp_model, dtype=torch.float32)
     of_peft = PeftModel.from_pretrained(base, run / "adapter")
     ids = torch.arange(40, 60)[None]
     with torch.no_grad():
         assert (merged(ids).logits - of_peft(ids).logits).abs().max() < 1e-4
 
     if sync == "adapter":  # a resumed run's canary starts from adapters that do something
-        out = train(tiny_model, run, f"{words} --train.max_steps 22 --ckpt.load_enable")
+        out = train(sharp_model, run, f"{words} --train.max_steps 22 --ckpt.load_enable")
         assert "going on after step 20" in out
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows] == list(range(1, 23))
