@@ -33,7 +33,8 @@ def orthogonalize(matrix_RC: Tensor, num_steps: int) -> Tensor:
         x = a * x + (b * gram + c * gram @ gram) @ x
     if rows > columns:
         x = x.mT
-    return x.to(matrix_RC.dtype) * math.sqrt(max(1.0, rows / columns))
+    update: Tensor = x.to(matrix_RC.dtype) * math.sqrt(max(1.0, rows / columns))
+    return update
 
 
 class Muon(torch.optim.AdamW):
