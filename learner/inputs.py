@@ -78,7 +78,7 @@ def _check_names(settings: TrainSettings) -> None:
     if rollout.top_p != 1:
         raise ConfigError(
             f"--rollout.top_p {rollout.top_p}: the engine would sample among the likeliest tokens and normalise over "
-            "them, the learner over the whole vocabulary, so that every importance ratio would be the kept share, not 1; "
+            "them, the learner over the whole vocabulary, so every importance ratio would be the kept share, not 1; "
             "use 1.0 (--rollout.temperature narrows the distribution on both sides)"
         )
     if rollout.temperature <= 0:
