@@ -167,7 +167,8 @@ class ScoringHead:
         *,
         with_entropy_grad: bool = False,
     ) -> None:
-        self._head, self._scale = head, scale
+        self._head: Any = head  # Any: its forward is replaced
+        self._scale = scale
         self._targets_M, self._temperatures_M = targets_M, temperatures_M
         self._with_entropy_grad = with_entropy_grad
         self.scored: tuple[Tensor, Tensor] | None = None
@@ -175,7 +176,7 @@ class ScoringHead:
 
     def __enter__(self) -> "ScoringHead":
         self._before = vars(self._head).get("forward")
-        self._head.forward = self._forward  # type: ignore[method-assign]
+        self._head.forward = self._forward
         self._hook = self._head.register_forward_hook(self._keep)
         return self
 

@@ -33,7 +33,8 @@ def orthogonalize(matrix_RC: Tensor, num_steps: int) -> Tensor:
         x = a * x + (b * gram + c * gram @ gram) @ x
     if rows > columns:
         x = x.mT
-    return x.to(matrix_RC.dtype) * math.sqrt(max(1.0, rows / columns))
+    update: Tensor = x.to(matrix_RC.dtype) * math.sqrt(max(1.0, rows / columns))
+    return update
 
 
 class Muon(torch.optim.AdamW):
@@ -83,7 +84,12 @@ class Muon(torch.optim.AdamW):
 
     def _step_matrices(self, parameter: Tensor, group: dict[str, Any]) -> None:
         assert parameter.grad is not None
-        buffer = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+            state["step"] = torch.zeros(())  # AdamW looks for it in whatever it loads
+        state["step"] += 1
+        buffer = state["momentum"]
         buffer.lerp_(parameter.grad, 1 - group["momentum"])
         update = parameter.grad.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer.clone()
         if self._zero is None:

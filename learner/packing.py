@@ -41,7 +41,8 @@ class MicroBatching:
 
     def costs(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the work of each sequence, in tokens without attention."""
-        return sizes + (0.0 if self.attention_length is None else sizes.astype(np.float64) ** 2 / self.attention_length)
+        costs = sizes.astype(np.float64)
+        return costs if self.attention_length is None else costs + costs**2 / self.attention_length
 
 
 def pack(lengths: ArrayLike, max_tokens: int) -> list[MicroBatch]:

@@ -45,23 +45,30 @@ def score(scored) -> torch.Tensor:
     return -(scored.logprobs_N.sum() + 0.5 * scored.entropy_N.sum())
 
 
-def run(name: str, strategy: DeepSpeedStrategy, batch: Batch) -> dict[str, object]:
+def take_step(name: str, strategy: DeepSpeedStrategy, batch: Batch) -> float | None:
     mine = [index for index in range(len(LENGTHS)) if index % strategy.world_size == strategy.rank]
-    norms = []
-    logprobs = None
-    for _ in range(2):  # the second with momentum, and with the trace of the first
-        micros = [batch.select(mine[:1]), batch.select([]), batch.select(mine[1:])]
-        for index, micro in enumerate(micros):
-            scored = action_logprobs(strategy.model, micro, "cpu", with_entropy_grad=True)
-            strategy.accumulate(score(scored), is_last=index == len(micros) - 1)
-        norms.append(strategy.step(OPTIMIZERS[name].lr))
-    with torch.no_grad():
-        logprobs = action_logprobs(strategy.model, batch, "cpu").logprobs_N
+    micros = [batch.select(mine[:1]), batch.select([]), batch.select(mine[1:])]
+    for index, micro in enumerate(micros):
+        scored = action_logprobs(strategy.model, micro, "cpu", with_entropy_grad=True)
+        strategy.accumulate(score(scored), is_last=index == len(micros) - 1)
+    return strategy.step(OPTIMIZERS[name].lr)
+
+
+def all_weights(strategy: DeepSpeedStrategy) -> dict[str, torch.Tensor]:
     names = [spec.name for spec in strategy.tensor_specs()]
     with strategy.gathered(names) as tensors:
-        weights = {name: tensor.detach().clone() for name, tensor in zip(names, tensors, strict=True)}
+        return {name: tensor.detach().clone() for name, tensor in zip(names, tensors, strict=True)}
+
+
+def run(name: str, strategy: DeepSpeedStrategy, batch: Batch, folder: Path) -> dict[str, object]:
+    norms = [take_step(name, strategy, batch)]
+    strategy.save(folder / name, "one", {})
+    norms.append(take_step(name, strategy, batch))  # with momentum, and with the first step's trace
+    weights = all_weights(strategy)
+    strategy.load(folder / name, "one")
+    take_step(name, strategy, batch)
     sharded = [name for name, p in strategy.model.module.named_parameters() if not p.ds_persist]
-    return {"norms": norms, "weights": weights, "logprobs": logprobs, "sharded": sharded}
+    return {"norms": norms, "weights": weights, "repeated": all_weights(strategy), "sharded": sharded}
 
 
 def main() -> None:
@@ -73,7 +80,9 @@ def main() -> None:
     for name, optimizer in OPTIMIZERS.items():
         config = DeepSpeedConfig(model, "fp32", PACKED, optimizer, gradient_checkpointing=name == "muon", max_norm=30.0)
         strategy = DeepSpeedStrategy(config, device)
-        results[name] = run(name, strategy, make_batch(strategy.model.module.config.vocab_size))
+        results[name] = run(
+            name, strategy, make_batch(strategy.model.module.config.vocab_size), Path(out).parent / str(world_size)
+        )
     if rank == 0:
         torch.save(results, Path(out))
 

@@ -1,4 +1,7 @@
-"""Head and optimisers under ZeRO-3 with weights really sharded over gloo ranks, against plain PyTorch on whole ones."""
+"""Head and optimisers under ZeRO-3, with weights really sharded over gloo ranks, against plain PyTorch on whole ones.
+
+The second step is taken twice, once from a checkpoint of the first.
+"""
 
 import os
 import socket
@@ -101,5 +104,6 @@ def test_two_steps_equal_plain_pytorch(folder, world_size):
         assert result["weights"].keys() == weights.keys()
         for path, weight in weights.items():
             assert torch.allclose(result["weights"][path], weight, rtol=0, atol=5e-6), (name, path)
+            assert torch.allclose(result["repeated"][path], weight, rtol=0, atol=5e-6), (name, path)
         if world_size == 2:
             assert "model.embed_tokens.weight" in result["sharded"]
