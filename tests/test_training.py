@@ -100,7 +100,7 @@ def reward_model(tiny_model: Path, tmp_path: Path) -> Path:
 def test_ppo_with_a_critic_a_reward_model_a_reference_and_an_average(options, reward_model, tmp_path):
     """All roles at once: the critic comes to explain the returns, the reward rises, everything is saved."""
     ppo = (
-        "--algo.advantage.estimator gae --critic.adam.lr 3e-3 --critic.lr_scheduler constant --critic.freezing_steps 2 "
+        "--algo.advantage.estimator gae --critic.adam.lr 3e-4 --critic.lr_scheduler constant --critic.freezing_steps 2 "
     )
     out = train(
         options,
