@@ -84,7 +84,7 @@ def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
         ("--agent env:Guess --reward.remote_url x.py", ConfigError, "gives its own"),
         ("--agent env:Guess --rollout.temperature 0", ConfigError, "would not differ"),
         # R30: the engine cannot say everywhere which tokens it kept, so the ratio would be their share.
-        ("--agent env:Guess --rollout.top_p 0.9", ConfigError, "the kept share, not 1; use 1.0"),
+        ("--agent env:Guess --rollout.top_p 0.9", ConfigError, "the kept share instead of 1; use 1.0"),
         ("--agent env:Guess --rollout.top_p 1.5", ConfigError, "top_p 1.5"),
         ("--agent env:Math", ConfigError, "--data.prompt_dataset"),
         ("--agent env:Guess --ckpt.max_num 0", ConfigError, "--ckpt.max_num must be at least 1"),
