@@ -84,8 +84,8 @@ def _check_names(settings: TrainSettings) -> None:
         )
     if settings.algo.dynamic_filtering_enable and rollout.n_samples_per_prompt < 2:
         raise ConfigError(
-            "--algo.dynamic_filtering_enable keeps tasks whose attempts differ, and with --rollout.n_samples_per_prompt "
-            f"{rollout.n_samples_per_prompt} none ever does; use at least 2"
+            "--algo.dynamic_filtering_enable keeps tasks whose attempts differ, and with "
+            f"--rollout.n_samples_per_prompt {rollout.n_samples_per_prompt} none ever does; use at least 2"
         )
     if kl.unbiased_gradient and not kl.use_loss:
         raise ConfigError("--algo.kl.unbiased_gradient is for the KL in the loss; add --algo.kl.use_loss")
@@ -106,8 +106,8 @@ def _complaints(settings: TrainSettings) -> list[str]:
     kl = settings.algo.kl
     if kl.use_loss and kl.init_coef and kl.estimator == "k1" and not kl.unbiased_gradient:
         return [
-            "--algo.kl.use_loss with --algo.kl.estimator k1: as a loss its gradient is 0 on average, so it holds nothing "
-            "back; use k2 or k3"
+            "--algo.kl.use_loss with --algo.kl.estimator k1: as a loss its gradient is 0 on average, so it holds "
+            "nothing back; use k2 or k3"
         ]
     return []
 

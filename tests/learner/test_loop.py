@@ -292,9 +292,7 @@ def test_a_step_is_whole_once_its_updates_are_taken_even_if_no_engine_hears_of_i
 @pytest.mark.parametrize("updates", [1, 2])
 def test_a_step_with_nothing_to_learn_from_is_skipped_aloud(run, updates, capsys):
     """All groups are filtered out: attempt n has reward n, so their means, 1.5, are out of range."""
-    algo = AlgoOptions(
-        kl=KlOptions(init_coef=0.0), dynamic_filtering_enable=True, dynamic_filtering_range=(5.0, 6.0)
-    )
+    algo = AlgoOptions(kl=KlOptions(init_coef=0.0), dynamic_filtering_enable=True, dynamic_filtering_range=(5.0, 6.0))
     done = run(Script(), num_steps=2, algo=algo, batches=BatchPlan(2, 4, updates))
     assert (done.state.step, done.state.optimizer_steps, done.script.trained) == (2, 0, [])
     assert [row["version"] for row in done.rows] == [2, 2]  # the engines have these weights already
