@@ -23,7 +23,7 @@ class Inputs:
     eval_tasks: Sequence[Task]
     fingerprint: str
     model: str
-    complaints: tuple[str, ...]  # what is doubtful about the tasks
+    complaints: tuple[str, ...]  # what is doubtful about the options and the tasks
 
 
 def check_inputs(settings: TrainSettings) -> Inputs:
@@ -39,7 +39,7 @@ def check_inputs(settings: TrainSettings) -> Inputs:
         tasks = tasks[: settings.data.max_samples]
     if not len(tasks):
         raise DataError("there is no task to train on")
-    complaints = tuple(env().complaints(tasks))
+    complaints = (*_complaints(settings), *env().complaints(tasks))
     return Inputs(env, tasks, _eval_tasks(settings, env), _fingerprint(settings, env, tasks), model, complaints)
 
 
@@ -77,6 +77,16 @@ def _check_names(settings: TrainSettings) -> None:
     aggregation_choice(settings)
     correction_choice(advantage)
     KlController(kl.init_coef, kl.target, kl.horizon)
+    if kl.target is not None and not kl.init_coef:
+        raise ConfigError(
+            f"--algo.kl.target {kl.target} adapts a coefficient by a factor, and --algo.kl.init_coef 0 stays 0; give a "
+            "coefficient to begin with, or leave the target out"
+        )
+    if settings.algo.dynamic_filtering_enable and rollout.n_samples_per_prompt < 2:
+        raise ConfigError(
+            "--algo.dynamic_filtering_enable keeps tasks whose attempts differ, and with "
+            f"--rollout.n_samples_per_prompt {rollout.n_samples_per_prompt} none ever does; use at least 2"
+        )
     if kl.unbiased_gradient and not kl.use_loss:
         raise ConfigError("--algo.kl.unbiased_gradient is for the KL in the loss; add --algo.kl.use_loss")
     if rollout.top_p != 1:
@@ -89,6 +99,17 @@ def _check_names(settings: TrainSettings) -> None:
         raise ConfigError(
             f"--rollout.temperature {rollout.temperature}: attempts at a task would not differ; use a positive one"
         )
+
+
+def _complaints(settings: TrainSettings) -> list[str]:
+    """Return what may be meant, but seldom is."""
+    kl = settings.algo.kl
+    if kl.use_loss and kl.init_coef and kl.estimator == "k1" and not kl.unbiased_gradient:
+        return [
+            "--algo.kl.use_loss with --algo.kl.estimator k1: as a loss its gradient is 0 on average, so it holds "
+            "nothing back; use k2 or k3"
+        ]
+    return []
 
 
 def check_model(path: str | None, option: str) -> str:

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from ..errors import ConfigError
 from .attention import packed_calls
 from .batch import Batch
-from .chunked_head import ScoringHead, logit_scale, wide
+from .chunked_head import FLOOR, ScoringHead, logit_scale, wide
 
 CHUNK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Logits widened to float32 at a time: what fits a CPU's cache, and what fills a GPU."""
@@ -111,7 +111,7 @@ class _TokenLogprobs(torch.autograd.Function):
             logprobs_M[rows] = logprobs_CV.gather(-1, targets_M[rows, None])[:, 0]
             # A token of probability 0 has logprob -inf, and 0 * inf is NaN.
             probs_CV = logprobs_CV.exp()
-            logprobs_CV.clamp_(min=torch.finfo(logprobs_CV.dtype).min)
+            logprobs_CV.clamp_(min=FLOOR)
             entropy_M[rows] = -torch.linalg.vecdot(probs_CV, logprobs_CV)
         ctx.save_for_backward(logits_MV, targets_M, temperatures_M, entropy_M)
         ctx.with_entropy_grad = with_entropy_grad
@@ -130,7 +130,7 @@ class _TokenLogprobs(torch.autograd.Function):
             grad_CV = logprobs_CV.exp()
             weights_CV = grad_M[rows, None]
             if ctx.with_entropy_grad:
-                logprobs_CV.clamp_(min=torch.finfo(logprobs_CV.dtype).min).add_(entropy_M[rows, None])
+                logprobs_CV.clamp_(min=FLOOR).add_(entropy_M[rows, None])
                 weights_CV = logprobs_CV.mul_(entropy_grad_M[rows, None]).add_(weights_CV)
             grad_CV.mul_(-weights_CV).scatter_add_(-1, targets_M[rows, None], grad_M[rows, None])
             grad_MV[rows] = grad_CV

@@ -180,7 +180,8 @@ def _train(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch)
             if is_frozen:
                 continue
             if not part.num_actions or not ((part.advantages != 0).any() or objective.needs_all_sequences):
-                parts.progress.say("no attempt differs from its siblings: this update has no gradient and is skipped")
+                why = "no attempt differs from its siblings" if part.num_actions else "no attempt is left"
+                parts.progress.say(f"{why}: this update has no gradient and is skipped")
                 continue
             lr = settings.peak_lr * parts.schedule.factor(state.optimizer_steps + 1)
             actor, version = parts.roles["actor"], parts.sync.version
@@ -235,8 +236,8 @@ def _is_due(step: int, frontier: Frontier, settings: LoopSettings) -> bool:
 
 def _mini_batches(batch: Batch, count: int) -> list[Batch]:
     """Split a batch by attempts, which keep their sequences together, into about equal parts."""
-    if count == 1:
-        return [batch]
+    if count == 1 or not batch.num_sequences:
+        return [batch]  # an empty one too: that there is nothing to learn from is to be said
     parts = np.array_split(np.unique(batch.attempts), count)
     return [batch.select(np.flatnonzero(np.isin(batch.attempts, part))) for part in parts if len(part)]
 

@@ -74,13 +74,14 @@ def reinforce_baseline(inputs: AdvantageInputs) -> Advantages:
     """Subtract the group's mean, then whiten over all action tokens (REINFORCE++-baseline, arXiv:2501.03262).
 
     Whitening is OpenRLHF's (see `whitening`). Groups without signal count as zeros in the moments, as there, but
-    their own rewards stay at exactly 0 after it: the batch's mean says nothing about an attempt that has nobody to
-    be compared with.
+    their own rewards stay at exactly 0 after it: the mean of the batch's rewards says nothing about an attempt that
+    has nobody to be compared with. The mean of its penalties is subtracted everywhere.
     """
-    compared = relative(inputs, _centred)
-    scores_M = compared.scores_M - penalty_to_go(inputs)
+    compared, penalty_M = relative(inputs, _centred), penalty_to_go(inputs)
+    scores_M = compared.scores_M - penalty_M
     mean, scale = whitening(scores_M, inputs.no_std_norm)
-    shift_M = np.where(compared.has_signal_M, mean, 0.0)
+    mean_penalty, _ = whitening(penalty_M, no_std_norm=True)
+    shift_M = np.where(compared.has_signal_M, mean, -mean_penalty)
     return Advantages((scores_M - shift_M) * scale, compared.metrics)
 
 

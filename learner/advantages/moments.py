@@ -57,6 +57,8 @@ def whitening(values_M: Floats, no_std_norm: bool) -> tuple[float, float]:
     """
     if not len(values_M):
         return 0.0, 1.0
+    if values_M.min() == values_M.max():
+        return float(values_M[0]), 1.0  # exactly: the rounding of their mean, divided by 1e-4, would be a gradient
     scale = 1.0 if no_std_norm else 1 / np.sqrt(max(values_M.var(), WHITEN_MIN_VARIANCE))
     return float(values_M.mean()), float(scale)
 

@@ -179,6 +179,12 @@ def test_rloo_equals_trl_on_groups_with_holes():
     assert ours == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("name", ["reinforce", "reinforce_baseline", "gae", "turn_gae"])
+def test_whitening_equal_numbers_gives_exactly_zero(name):
+    """The mean of six times 0.1 is not 0.1; over the least deviation, 1e-4, that was an advantage, and an update."""
+    assert advantages(name, [0.1] * 6, [0, 0, 0, 1, 1, 1]).tolist() == [0.0] * 6
+
+
 def test_whitening_one_token_gives_zero():
     for name in ("reinforce", "reinforce_baseline", "gae", "turn_gae"):
         assert advantages(name, [3.0], [0]).tolist() == [0]
@@ -212,6 +218,22 @@ def test_reinforce_baseline_equals_openrlhf_on_full_groups():
     groups = np.repeat(np.arange(5), 4)
     ours = advantages("reinforce_baseline", rewards.ravel(), groups, tokens=counts, penalty_M=np.concatenate(penalties))
     assert ours == pytest.approx(expected, abs=1e-12)
+
+
+def test_reinforce_baseline_centres_penalties_also_where_no_group_has_signal():
+    """Penalties to go of (3, 1) and 2, mean 2, var 2 / 3: uncentred, every token sampled would be pushed down."""
+    made = inputs([5, 5], [0, 0], tokens=[2, 1], penalty_M=np.array([2.0, 1.0, 2.0]))
+    result = estimate("reinforce_baseline", made).advantages_M
+    assert result.tolist() == pytest.approx([-(1.5**0.5), 1.5**0.5, 0.0])
+
+
+def test_reinforce_baseline_keeps_the_batchs_rewards_off_groups_without_signal():
+    """Rewards (0, 3) of 3 and 1 tokens become (-1.5, 1.5), mean -0.6 with the lone 0; penalties have mean 0.2."""
+    penalties = np.array([0.0, 0.0, 0.0, 0.0, 1.0])
+    made = inputs([0, 3, 7], [0, 0, 1], tokens=[3, 1, 1], penalty_M=penalties, no_std_norm=True)
+    # With signal: less their mean -0.6 - 0.2. Without: -1 less the penalties' mean alone, -0.2.
+    expected = [-0.7, -0.7, -0.7, 2.3, -0.8]
+    assert estimate("reinforce_baseline", made).advantages_M.tolist() == pytest.approx(expected)
 
 
 def test_penalty_to_go_runs_over_turns_and_sequences_of_one_attempt():

@@ -84,7 +84,7 @@ def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
         ("--agent env:Guess --reward.remote_url x.py", ConfigError, "gives its own"),
         ("--agent env:Guess --rollout.temperature 0", ConfigError, "would not differ"),
         # R30: the engine cannot say everywhere which tokens it kept, so the ratio would be their share.
-        ("--agent env:Guess --rollout.top_p 0.9", ConfigError, "the kept share, not 1; use 1.0"),
+        ("--agent env:Guess --rollout.top_p 0.9", ConfigError, "the kept share instead of 1; use 1.0"),
         ("--agent env:Guess --rollout.top_p 1.5", ConfigError, "top_p 1.5"),
         ("--agent env:Math", ConfigError, "--data.prompt_dataset"),
         ("--agent env:Guess --ckpt.max_num 0", ConfigError, "--ckpt.max_num must be at least 1"),
@@ -105,11 +105,35 @@ def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
         ("--agent env:Guess --actor.loss_agg_length 0", ConfigError, "loss_agg_length must be at least 1"),
         ("--agent env:Guess --algo.kl.unbiased_gradient", ConfigError, "add --algo.kl.use_loss"),
         ("--agent env:Guess --algo.kl.target 0", ConfigError, "--algo.kl.target must be positive"),
+        (
+            "--agent env:Guess --algo.kl.target 0.1 --algo.kl.init_coef 0",
+            ConfigError,
+            r"--algo\.kl\.target.*--algo\.kl\.init_coef",
+        ),
+        (
+            "--agent env:Guess --algo.advantage.estimator reinforce --rollout.n_samples_per_prompt 1 "
+            "--algo.dynamic_filtering_enable",
+            ConfigError,
+            r"--algo\.dynamic_filtering_enable.*--rollout\.n_samples_per_prompt",
+        ),
+        (
+            "--agent env:Guess --actor.loss_agg_mode token-mean --actor.loss_agg_length 70",
+            ConfigError,
+            r"--actor\.loss_agg_length.*token-mean",
+        ),
     ],
 )
 def test_mistakes(check, words, error, message):
     with pytest.raises(error, match=message):
         check(words)
+
+
+def test_a_kl_loss_without_a_gradient_is_complained_of(check):
+    """k1 is the default, and right for the KL in the reward; in the loss its gradient is 0 on average."""
+    said = "k2 or k3"
+    assert said in " ".join(check("--agent env:Guess --algo.kl.use_loss").complaints)
+    for words in ("", "--algo.kl.use_loss --algo.kl.estimator k3", "--algo.kl.use_loss --algo.kl.unbiased_gradient"):
+        assert said not in " ".join(check(f"--agent env:Guess {words}").complaints)
 
 
 def test_a_model_without_weights_is_refused(check, model):

@@ -119,6 +119,14 @@ def test_the_unbiased_gradient_is_that_of_the_true_kl(name):
     assert not torch.allclose(plain, exact, atol=0.01)
 
 
+@pytest.mark.parametrize("log_ratio", [1e-4, -1e-3, 0.01, -0.5, 5.0])
+def test_the_slope_of_k3_keeps_its_digits_in_float32(log_ratio):
+    """1 - e^-l of l = log(policy / reference): what holds a drifted token back must not round into a near one."""
+    policy = torch.zeros(1, requires_grad=True)
+    token_kl("k3", policy, torch.tensor([-log_ratio]), ALL[:1]).sum().backward()
+    assert policy.grad.item() == pytest.approx(-math.expm1(-log_ratio), rel=1e-5, abs=1e-7)
+
+
 def test_the_unbiased_gradient_of_k3_is_that_of_the_weighed_k3():
     """w k3 with gradient through w, as DeepSeek-V3.2 and TRL have it: value and slope by hand at w = 2, l = 0.5."""
     policy = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)

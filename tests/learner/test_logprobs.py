@@ -54,6 +54,17 @@ def test_entropy_by_hand_and_with_an_impossible_token():
     assert logprobs.tolist() == pytest.approx([-math.log(4), -math.log(2)])
 
 
+def test_an_impossible_token_has_no_slope_at_any_temperature():
+    """At T = 1/2 the gradient of the entropy is doubled; the lowest float, doubled, is -inf, and 0 * -inf is NaN."""
+    logits = torch.tensor([[0.0, 0.5, -math.inf]], requires_grad=True)
+    _, entropy = token_logprobs(logits, torch.tensor([0]), torch.tensor([0.5]), with_entropy_grad=True)
+    entropy.sum().backward()
+    possible = torch.tensor([0.0, 1.0])  # logits / T
+    logprobs = possible.log_softmax(-1)
+    slopes = -logprobs.exp() * (logprobs + entropy.item()) / 0.5
+    assert logits.grad[0].tolist() == pytest.approx([*slopes.tolist(), 0.0], abs=1e-6)
+
+
 @pytest.mark.parametrize("rows_per_chunk", [1, 3, 100])
 def test_chunks_equal_plain_autograd(monkeypatch, rows_per_chunk):
     monkeypatch.setitem(logprobs_module.CHUNK_ELEMENTS, "cpu", rows_per_chunk * 11)

@@ -289,6 +289,16 @@ def test_a_step_is_whole_once_its_updates_are_taken_even_if_no_engine_hears_of_i
     assert (script.run.state.step, script.run.state.frontier.position) == (3, 6)
 
 
+@pytest.mark.parametrize("updates", [1, 2])
+def test_a_step_with_nothing_to_learn_from_is_skipped_aloud(run, updates, capsys):
+    """All groups are filtered out: attempt n has reward n, so their means, 1.5, are out of range."""
+    algo = AlgoOptions(kl=KlOptions(init_coef=0.0), dynamic_filtering_enable=True, dynamic_filtering_range=(5.0, 6.0))
+    done = run(Script(), num_steps=2, algo=algo, batches=BatchPlan(2, 4, updates))
+    assert (done.state.step, done.state.optimizer_steps, done.script.trained) == (2, 0, [])
+    assert [row["version"] for row in done.rows] == [2, 2]  # the engines have these weights already
+    assert capsys.readouterr().err.count("this update has no gradient and is skipped") == 2
+
+
 def test_a_checkpoint_stands_after_a_whole_step_and_is_not_written_twice(run):
     first = run(Script(stop_in="rollout 3"), save_every=2)
     save(first.parts, first.state, first.scores)
