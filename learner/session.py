@@ -25,7 +25,7 @@ from .loop import run_loop, save
 from .loop_parts import LoopState, Parts
 from .lora import describe
 from .memory import MemoryMeter
-from .placement import Cluster, plan_layout
+from .placement import Cluster, Layout, plan_layout
 from .progress import Progress
 from .report import Scores, draw_rewards, print_report, summarise
 from .roles import Roles
@@ -128,12 +128,7 @@ def _start(
     )
     if settings.ds.adam_offload and not layout.is_on_gpu:
         progress.say("--ds.adam_offload changes nothing without a GPU: the optimiser is in host memory anyway")
-    written_by = {
-        "learner ranks": layout.num_ranks,
-        "param_dtype": settings.ds.param_dtype,
-        "architecture": plan.architecture,
-        "adapters": describe(settings.ds.lora),
-    }
+    written_by = _written_by(plan, layout)
     if checkpoint is not None:
         checkpoint.check_written_by(written_by)
     started_at = time.monotonic()
@@ -180,6 +175,24 @@ def _start(
         interrupt=interrupt,
     )
     return parts, done
+
+
+def _written_by(plan: Plan, layout: Layout) -> dict[str, str | int]:
+    """Return what a run must have in common with the one whose checkpoint it reads, each with its option."""
+    settings, critic = plan.settings, "none"
+    for group in plan.role_groups:
+        if "critic" in group.roles:
+            critic = f"{plan.critic_architecture}, {settings.critic.optim}, {group.num_ranks or layout.num_ranks} ranks"
+    return {
+        "learner ranks": layout.num_ranks,
+        "--ds.param_dtype": settings.ds.param_dtype,
+        "architecture (--actor.model_name_or_path)": plan.architecture,
+        "--actor.optim": settings.actor.optim,
+        "adapters (--ds.lora.rank)": describe(settings.ds.lora),
+        "weights in 4 bits (--ds.load_in_4bit)": str(settings.ds.load_in_4bit),
+        "critic (--algo.advantage.estimator)": critic,
+        "average of the weights (--train.enable_ema)": "kept" if settings.train.enable_ema else "none",
+    }
 
 
 def _resume(

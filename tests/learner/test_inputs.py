@@ -84,7 +84,7 @@ def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
         ("--agent env:Guess --reward.remote_url x.py", ConfigError, "gives its own"),
         ("--agent env:Guess --rollout.temperature 0", ConfigError, "would not differ"),
         # R30: the engine cannot say everywhere which tokens it kept, so the ratio would be their share.
-        ("--agent env:Guess --rollout.top_p 0.9", ConfigError, "the kept share, not 1; use 1.0"),
+        ("--agent env:Guess --rollout.top_p 0.9", ConfigError, "the kept share instead of 1; use 1.0"),
         ("--agent env:Guess --rollout.top_p 1.5", ConfigError, "top_p 1.5"),
         ("--agent env:Math", ConfigError, "--data.prompt_dataset"),
         ("--agent env:Guess --ckpt.max_num 0", ConfigError, "--ckpt.max_num must be at least 1"),
@@ -105,11 +105,28 @@ def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
         ("--agent env:Guess --actor.loss_agg_length 0", ConfigError, "loss_agg_length must be at least 1"),
         ("--agent env:Guess --algo.kl.unbiased_gradient", ConfigError, "add --algo.kl.use_loss"),
         ("--agent env:Guess --algo.kl.target 0", ConfigError, "--algo.kl.target must be positive"),
+        ("--agent env:Guess --critic.freezing_steps 3", ConfigError, "group_norm has no use for a critic"),
     ],
 )
 def test_mistakes(check, words, error, message):
     with pytest.raises(error, match=message):
         check(words)
+
+
+def test_the_environment_prompt_has_its_options_however_it_is_named(check, tmp_path):
+    data = dataset(tmp_path, [{"input": "1+1"}])
+    url = reward_file(tmp_path)
+    for words in (f"--reward.remote_url {url}", f"--agent env:Prompt --agent_args.remote_url {url}"):
+        inputs = check(f"{words} --data.prompt_dataset {data} --data.apply_chat_template")
+        assert inputs.env.kwargs["apply_chat_template"] is True
+        assert inputs.env.kwargs["remote_url"] == str(url)
+
+
+def test_a_loss_without_a_gradient_on_average_is_complained_of(check):
+    k1 = "--agent env:Guess --algo.kl.use_loss"
+    assert any("use k2 or k3" in complaint for complaint in check(k1).complaints)
+    for words in (f"{k1} --algo.kl.estimator k2", f"{k1} --algo.kl.unbiased_gradient", "--agent env:Guess"):
+        assert not any("use k2 or k3" in complaint for complaint in check(words).complaints)
 
 
 def test_a_model_without_weights_is_refused(check, model):
