@@ -51,7 +51,8 @@ PAIRS = [
     (f"{CORRECTION}threshold 0.5 2", f"{CORRECTION}mode truncate has an upper bound only", f"{CORRECTION}mode clip"),
     ("--algo.dynamic_filtering_enable --rollout.n_samples_per_prompt 1", "--rollout.n_samples_per_prompt",
      "--rollout.n_samples_per_prompt 2"),
-    (f"--algo.dynamic_filtering_enable {DISTILL} --agent env:Prompt", "on_policy_distill runs without any", "--reward.remote_url f.py"),
+    (f"--algo.dynamic_filtering_enable {DISTILL} --agent env:Prompt",
+     "on_policy_distill runs without any", "--reward.remote_url f.py"),
     ("--actor.eps_clip 0.1 --actor.eps_clip_low_high 0.2 0.3", "--actor.eps_clip_low_high", "--actor.eps_clip 0.2"),
     ("--actor.eps_clip 0.1 --actor.policy_loss_type sapo", "--actor.policy_loss_type sapo",
      "--actor.policy_loss_type gspo"),
@@ -107,7 +108,7 @@ def test_every_need_has_a_pair_here():
 
 def test_arguments_of_no_environment_are_refused():
     with pytest.raises(ConfigError, match=r"--agent_args\.high is for an environment: give --agent"):
-        check_pairs(parse_train("--agent_args.high 3 --reward.remote_url f.py".split()))
+        check_pairs(parse_train(["--agent_args.high", "3", "--reward.remote_url", "f.py"]))
 
 
 def test_the_defaults_go_together():

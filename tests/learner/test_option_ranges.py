@@ -68,7 +68,7 @@ def test_defaults_are_within():
 
 
 def test_what_was_changed():
-    config = parse_train("--critic.adam.lr 1e-6 --critic.optim muon --actor.adam.lr 1e-6".split())
+    config = parse_train(["--critic.adam.lr", "1e-6", "--critic.optim", "muon", "--actor.adam.lr", "1e-6"])
     assert changed_options(config, "critic") == ["critic.optim", "critic.adam.lr"]  # 1e-6 is the actor's default only
     assert changed_options(config, "actor") == []
     assert is_dataclass(option_value(config, "critic.adam"))
