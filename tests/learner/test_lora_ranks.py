@@ -20,6 +20,7 @@ from turngym.learner.logprobs import action_logprobs
 from turngym.learner.losses import PolicyOptions
 from turngym.learner.objective import Objective
 from turngym.learner.options import LoraOptions
+from turngym.learner.packing import MicroBatching
 from turngym.learner.placement import Cluster, Layout
 from turngym.learner.rank import RankConfig
 from turngym.learner.ranks import Ranks
@@ -44,9 +45,10 @@ def make_ranks(
         model=str(model), param_dtype="fp32", attention=PACKED, lora=lora, load_in_4bit=load_in_4bit
     )
     ranks = cluster.ranks(
-        RankConfig(actor=config, reference=None, seed=1, num_threads=1, timeout_s=120, bucket_bytes=1 << 20),
+        RankConfig(models={"actor": config}, seed=1, num_threads=1, timeout_s=120, bucket_bytes=1 << 20),
+        world_size,
         Layout(world_size, 1, 0, 0, threads=1, engine_threads=1),
-        micro_batch_tokens=64,
+        batching=MicroBatching(max_tokens=64),
         timeout_s=120,
     )
     call_all(ranks.begin_setup(), 120, "setting up")
@@ -87,9 +89,9 @@ def test_merged(cluster, tiny_model, make_batch, tmp_path, world_size):
         first = exported(ranks)
         assert first.keys() == base.keys()
         assert all(torch.equal(first[name], base[name]) for name in base)
-        reference = ranks.batch_logprobs(batch, "reference")
+        reference = ranks.batch_scores(batch, "reference")
         assert reference is not None
-        assert np.array_equal(ranks.batch_logprobs(batch, "actor"), reference)
+        assert np.array_equal(ranks.batch_scores(batch, "actor"), reference)
 
         # A canary that shows every tensor, and leaves none changed.
         ranks.scale_weights(undo=False)
@@ -107,10 +109,10 @@ def test_merged(cluster, tiny_model, make_batch, tmp_path, world_size):
         assert metrics["policy/grad_norm"] == pytest.approx(
             pefts_gradient_norm(tiny_model, tmp_path / "adapter", batch), rel=1e-4
         )
-        later = ranks.batch_logprobs(batch, "actor")
+        later = ranks.batch_scores(batch, "actor")
         assert later is not None
         assert np.abs(later - reference).max() > 0.01
-        assert np.array_equal(ranks.batch_logprobs(batch, "reference"), reference)
+        assert np.array_equal(ranks.batch_scores(batch, "reference"), reference)
         after = exported(ranks)
         changed = {name for name in base if not torch.equal(after[name], base[name])}
         assert changed == {name for name in base if "_proj" in name}
@@ -127,13 +129,13 @@ def test_merged(cluster, tiny_model, make_batch, tmp_path, world_size):
         size = sum(path.stat().st_size for path in (tmp_path / "checkpoints").rglob("*.pt"))
         assert size < 4 * sum(parameter.numel() for parameter in base.values())
         ranks.train(batch, LOSS, lr=1e-2)
-        moved = ranks.batch_logprobs(batch, "actor")
+        moved = ranks.batch_scores(batch, "actor")
         assert ranks.load(str(tmp_path / "checkpoints"), "step_1") == {"step": 1}
-        assert np.array_equal(ranks.batch_logprobs(batch, "actor"), later)
-        assert np.array_equal(ranks.batch_logprobs(batch, "reference"), reference)
+        assert np.array_equal(ranks.batch_scores(batch, "actor"), later)
+        assert np.array_equal(ranks.batch_scores(batch, "reference"), reference)
         ranks.train(batch, LOSS, lr=1e-2)
         assert moved is not None
-        assert np.allclose(ranks.batch_logprobs(batch, "actor"), moved, atol=1e-6)
+        assert np.allclose(ranks.batch_scores(batch, "actor"), moved, atol=1e-6)
     finally:
         ranks.close()
 
@@ -178,25 +180,61 @@ def test_4_bits_are_sharded_and_dequantised_for_the_engines(cluster, tiny_model,
         errors = {name: float((first[name] - base[name]).norm() / base[name].norm()) for name in base}
         assert {name for name, error in errors.items() if error > 0} == {name for name in base if "_proj" in name}
         assert max(errors.values()) < 0.15  # NF4 of normal weights: 0.09
-        reference = ranks.batch_logprobs(batch, "reference")
-        assert np.allclose(ranks.batch_logprobs(batch, "actor"), logprobs_of_what_is_exported(), atol=1e-4)
+        reference = ranks.batch_scores(batch, "reference")
+        assert np.allclose(ranks.batch_scores(batch, "actor"), logprobs_of_what_is_exported(), atol=1e-4)
         assert not np.allclose(reference, of_base, atol=1e-3)
 
         ranks.scale_weights(undo=False)
         perturbed = exported(ranks)
         assert min((perturbed[n] - first[n]).norm() / first[n].norm() for n in base) > 0.4
-        assert np.allclose(ranks.batch_logprobs(batch, "actor"), logprobs_of_what_is_exported(), atol=1e-4)
+        assert np.allclose(ranks.batch_scores(batch, "actor"), logprobs_of_what_is_exported(), atol=1e-4)
         ranks.scale_weights(undo=True)
         assert all(torch.equal(tensor, first[name]) for name, tensor in exported(ranks).items())
 
         assert ranks.train(batch, LOSS, lr=1e-2) is not None
-        later = ranks.batch_logprobs(batch, "actor")
+        later = ranks.batch_scores(batch, "actor")
         assert np.allclose(later, logprobs_of_what_is_exported(), atol=1e-4)
         assert not np.allclose(later, reference, atol=1e-2)
-        assert np.array_equal(ranks.batch_logprobs(batch, "reference"), reference)
+        assert np.array_equal(ranks.batch_scores(batch, "reference"), reference)
         ranks.save(str(tmp_path), "step_1", {"step": 1})
         ranks.train(batch, LOSS, lr=1e-2)
         assert ranks.load(str(tmp_path), "step_1") == {"step": 1}
-        assert np.array_equal(ranks.batch_logprobs(batch, "actor"), later)
+        assert np.array_equal(ranks.batch_scores(batch, "actor"), later)
+    finally:
+        ranks.close()
+
+
+def test_the_average_of_adapters_is_merged_as_well(cluster, tiny_model, make_batch, tmp_path):
+    batch = make_batch(MASKS)
+    config = DeepSpeedConfig(model=str(tiny_model), param_dtype="fp32", attention=PACKED, lora=LoraOptions(rank=4))
+    ranks = cluster.ranks(
+        RankConfig(models={"actor": config}, seed=1, num_threads=1, timeout_s=120, ema_beta=0.5),
+        1,
+        Layout(1, 1, 0, 0, threads=1, engine_threads=1),
+        batching=MicroBatching(max_tokens=64),
+        timeout_s=120,
+    )
+
+    def saved(*, averaged: bool) -> dict[str, torch.Tensor]:
+        ranks.save_hf(str(tmp_path / "some"), str(tiny_model), averaged=averaged)
+        return dict(AutoModelForCausalLM.from_pretrained(tmp_path / "some", dtype=torch.float32).named_parameters())
+
+    def factors() -> dict[str, torch.Tensor]:
+        saved(averaged=False)
+        return load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+
+    try:
+        call_all(ranks.begin_setup(), 120, "setting up")
+        base, expected = saved(averaged=False), factors()
+        for _ in range(2):
+            ranks.train(batch, LOSS, lr=1e-2)
+            now = factors()
+            expected = {name: (expected[name] + now[name]) / 2 for name in now}
+        average = saved(averaged=True)
+        name = "model.layers.0.self_attn.q_proj"
+        a, b = (expected[f"base_model.model.{name}.lora_{which}.weight"] for which in "AB")
+        merged = base[f"{name}.weight"] + LoraOptions().alpha / 4 * b @ a
+        torch.testing.assert_close(average[f"{name}.weight"], merged, atol=1e-6, rtol=1e-5)
+        assert not torch.equal(average[f"{name}.weight"], base[f"{name}.weight"])
     finally:
         ranks.close()

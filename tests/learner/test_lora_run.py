@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(800)]
 
 
 @pytest.fixture(scope="module")
