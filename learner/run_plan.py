@@ -12,7 +12,7 @@ from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .attention import check_context, check_packable
 from .from_settings import critic_model, engine_dtype, loop_settings, objective, schedule, value_objective
 from .inputs import Inputs, check_model, count_steps
-from .lora import check_lora, require_bitsandbytes
+from .lora import check_lora, describe, require_bitsandbytes
 from .objective import Objective
 from .optimizers import optimizer_config
 from .reward_scoring import RewardReader, normalization, recoding
@@ -146,3 +146,26 @@ def _architecture(model_config: Any) -> str:
     incidental = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
     facts = {key: value for key, value in model_config.to_dict().items() if key not in incidental}
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def written_by(plan: Plan, num_ranks: int) -> dict[str, str | int]:
+    """Return what a run must have in common with the one whose checkpoint it reads, by names that hold the option.
+
+    Args:
+        plan: Of this run.
+        num_ranks: Of the actor's group.
+    """
+    settings, critic = plan.settings, "none"
+    for group in plan.role_groups:
+        if "critic" in group.roles:
+            critic = f"{plan.critic_architecture} by {settings.critic.optim} on {group.num_ranks or num_ranks} ranks"
+    return {
+        "learner ranks": num_ranks,
+        "--ds.param_dtype": settings.ds.param_dtype,
+        "architecture (--actor.model_name_or_path)": plan.architecture,
+        "--actor.optim": settings.actor.optim,
+        "adapters (--ds.lora.rank)": describe(settings.ds.lora),
+        "weights in 4 bits (--ds.load_in_4bit)": "yes" if settings.ds.load_in_4bit else "none",
+        "critic (--algo.advantage.estimator)": critic,
+        "average of the weights (--train.enable_ema)": "kept" if settings.train.enable_ema else "none",
+    }

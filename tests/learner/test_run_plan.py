@@ -9,10 +9,13 @@ import pytest
 
 from turngym.config import parse_train
 from turngym.errors import ConfigError, MissingPackageError
+from turngym.learner.checkpoint import Checkpoint
 from turngym.learner.from_settings import rollout_config
 from turngym.learner.inputs import check_inputs
 from turngym.learner.placement import Layout
-from turngym.learner.run_plan import Plan, make_plan
+from turngym.learner.run_plan import Plan, make_plan, written_by
+
+GAE = "--algo.advantage.estimator gae"
 
 
 @pytest.mark.parametrize(
@@ -119,3 +122,22 @@ def test_deadline_of_an_environment(tiny_model, tmp_path, words, timeout_s):
     settings = parse_train(f"--agent env:Guess --actor.model_name_or_path {tiny_model} {words}".split())
     config = rollout_config(settings, check_inputs(settings), Layout(1, 1, 0, 0, threads=1, engine_threads=1))
     assert config.limits.env_timeout_s == timeout_s
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        ("--ds.param_dtype fp32", "", r"--ds\.param_dtype fp32, and this run has bf16"),
+        ("", "--train.enable_ema", r"average of the weights \(--train\.enable_ema\) none, and this run has kept"),
+        ("", "--actor.optim muon", r"--actor\.optim adam, and this run has muon"),
+        ("--ds.lora.rank 4", "", r"adapters \(--ds\.lora\.rank\) rank 4.*, and this run has none"),
+        ("", f"{GAE}", r"critic \(--algo\.advantage\.estimator\) none, and this run has .* by adam on 2 ranks"),
+        (GAE, f"{GAE} --critic.num_gpus_per_node 1", r"on 2 ranks, and this run has .* on 1 ranks"),
+    ],
+)
+def test_a_checkpoint_of_a_run_without_what_this_one_needs_is_refused_by_its_option(plan_of, before, now, message):
+    writer, reader = (written_by(plan_of(words), 2) for words in (before, now))
+    checkpoint = Checkpoint(Path("step_000001"), 1, {"written_by": writer})
+    checkpoint.check_written_by(written_by(plan_of(before), 2))
+    with pytest.raises(ConfigError, match=message):
+        checkpoint.check_written_by(reader)
