@@ -21,6 +21,7 @@ from .schedule import Schedule
 from .settings import TrainSettings
 from .teacher_model import ACTOR_OPTION, check_ids, check_teacher, model_config
 from .value_loss import ValueObjective
+from .value_model import check_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,6 +55,7 @@ def _reward_reader(settings: TrainSettings, policy: "PreTrainedTokenizerBase") -
         return None
     model = check_model(reward.model_name_or_path, REWARD_OPTION)
     config = model_config(model, REWARD_OPTION)
+    check_head(model, settings.ds.value_head_prefix)
     moments = normalization(config, model) if reward.normalize_enable else None
     positions = getattr(config.get_text_config(), "max_position_embeddings", None) or settings.data.max_len
     recode = recoding(policy, load_tokenizer(model))

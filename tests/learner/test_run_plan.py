@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from turngym.config import parse_train
 from turngym.errors import ConfigError, MissingPackageError
@@ -38,11 +40,14 @@ def test_rewards_that_cannot_be_shaped(words, message, tiny_model, tmp_path):
 
 @pytest.fixture
 def altered(tiny_model: Path, tmp_path: Path):
-    """A copy of the tiny model whose configuration or vocabulary differs."""
+    """A copy of the tiny model with a head, whose configuration or vocabulary differs."""
 
     def alter(name: str = "altered", swap: tuple[str, str] | None = None, **changes: int) -> str:
         folder = tmp_path / name
         shutil.copytree(tiny_model, folder)
+        weights = load_file(folder / "model.safetensors")
+        weights["score.weight"] = torch.zeros(1, 1)  # the head of a reward model
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | changes))
         if swap is not None:
@@ -96,13 +101,14 @@ def test_a_model_that_is_none_is_named_with_its_own_option(plan_of, altered):
         ),
         ("--actor.aux_loss_coef 0.1", r"--actor\.aux_loss_coef is for mixtures of experts, and .* is a llama"),
         ("--algo.advantage.estimator on_policy_distill", r"on_policy_distill wants --teacher\.model_name_or_path"),
+        ("--reward.model_name_or_path POLICY", r"has no weights score\.weight, so it is no reward model"),
         ("--ds.load_in_4bit --ds.lora.rank 4", "--ds.load_in_4bit needs bitsandbytes"),
     ],
 )
-def test_what_would_only_fail_in_the_ranks(plan_of, words, message, monkeypatch):
+def test_what_would_only_fail_in_the_ranks(plan_of, tiny_model, words, message, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # not installed
     with pytest.raises((ConfigError, MissingPackageError), match=message):
-        plan_of(words)
+        plan_of(words.replace("POLICY", str(tiny_model)))
 
 
 @pytest.mark.parametrize(
