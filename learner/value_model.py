@@ -55,9 +55,23 @@ def load_value_model(
         raise ConfigError(f"cannot load a model with a value head from {path!r}: {error}") from error
     if not isinstance(getattr(model, HEAD, None), torch.nn.Linear):
         raise ConfigError(f"{type(model).__name__} ({path!r}) has no linear head {HEAD!r}: use a decoder model")
-    missing = set(info["missing_keys"])
+    if _lacks_head(model, info, path, head_prefix, new_head=new_head):
+        with _gathered(model.score.weight):
+            torch.nn.init.zeros_(model.score.weight)
+    model.config.use_cache = False
+    model.__class__ = type(type(model).__name__, (_ValuePerToken, type(model)), {})
+    return model  # type: ignore[no-any-return]
+
+
+def _lacks_head(model: torch.nn.Module, info: Any, path: str, head_prefix: str, *, new_head: bool) -> bool:
+    """Whether the head is to begin anew; `info` is what transformers says of the names that it read.
+
+    Raises:
+        ConfigError: It may not, or something else is missing, or what is there may be a head of another name.
+    """
+    missing, kind = set(info["missing_keys"]), type(model).__name__
     if missing - {f"{HEAD}.weight"}:
-        raise ConfigError(f"{path!r} lacks weights of {type(model).__name__}: {', '.join(sorted(missing)[:3])}, ...")
+        raise ConfigError(f"{path!r} lacks weights of {kind}: {', '.join(sorted(missing)[:3])}, ...")
     if missing and not new_head:
         raise ConfigError(
             f"{path!r} has no weights {head_prefix}.weight, so it is no reward model; "
@@ -67,15 +81,10 @@ def load_value_model(
     others = {key.split(".")[0] for key in info["unexpected_keys"] if key.count(".") == 1} - {"lm_head"}
     if missing and others:
         raise ConfigError(
-            f"{path!r} has no weights {head_prefix}.weight, and others that no part of {type(model).__name__} takes: "
+            f"{path!r} has no weights {head_prefix}.weight, and others that no part of {kind} takes: "
             f"{', '.join(sorted(others))}; if one of them is its head, name it as --ds.value_head_prefix"
         )
-    if missing:
-        with _gathered(model.score.weight):
-            torch.nn.init.zeros_(model.score.weight)
-    model.config.use_cache = False
-    model.__class__ = type(type(model).__name__, (_ValuePerToken, type(model)), {})
-    return model  # type: ignore[no-any-return]
+    return bool(missing)
 
 
 def check_head(path: str, head_prefix: str) -> None:
