@@ -34,7 +34,7 @@ class RewardOptions:
     remote_url: str | None = None
     """A Python file with reward_func(queries, prompts, labels, **kwargs), or HTTP URLs, comma-separated."""
     timeout_s: float = 180.0
-    """Deadline of one call."""
+    """Deadline of one call of remote_url."""
     model_name_or_path: str | None = None
     """A reward model (a Hugging Face sequence classifier of one label) that scores whole episodes."""
     num_nodes: int = 1

@@ -12,12 +12,12 @@ from ..registry import nearest, with_absolute_file
 from .advantages import NEEDS_TEACHER
 from .attention import PACKED
 from .deepspeed_strategy import DeepSpeedConfig
-from .inputs import Inputs
-from .kl_controller import KlController
+from .inputs import Inputs, model_place
 from .loop_parts import LoopSettings
 from .loss_choice import aggregation_choice, correction_choice, policy_options
 from .objective import Objective
 from .optimizers import optimizer_config
+from .option_pairs import has_prompt_env
 from .options import ActorOptions, CriticOptions, TrainOptions
 from .packing import MicroBatching
 from .placement import Layout
@@ -64,7 +64,7 @@ def _model_config(settings: TrainSettings, inputs: Inputs, role: Role) -> DeepSp
     if role in ("reference", "reward"):
         is_reward = role == "reward"
         return DeepSpeedConfig(
-            model=settings.reward.model_name_or_path or "" if is_reward else inputs.model,
+            model=model_place(settings.reward.model_name_or_path or "") if is_reward else inputs.model,
             param_dtype=settings.ds.param_dtype,
             attention=PACKED,
             kind="value" if is_reward else "policy",
@@ -90,7 +90,7 @@ def _model_config(settings: TrainSettings, inputs: Inputs, role: Role) -> DeepSp
 
 def critic_model(settings: TrainSettings, inputs: Inputs) -> str:
     """Return what the critic begins as: its own model, else the reward model, else the actor."""
-    return settings.critic.model_name_or_path or settings.reward.model_name_or_path or inputs.model
+    return model_place(settings.critic.model_name_or_path or settings.reward.model_name_or_path or inputs.model)
 
 
 def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> RolloutConfig:
@@ -117,7 +117,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         max_episode_tokens=rollout.max_episode_tokens,
         max_context=data.max_len,
         max_seconds=rollout.max_seconds,
-        env_timeout_s=max(settings.env_pool.timeout_s, settings.reward.timeout_s),
+        env_timeout_s=_env_timeout_s(settings, inputs),
         generate_timeout_s=rollout.generate_timeout_s,
     )
     return RolloutConfig(
@@ -130,13 +130,20 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
     )
 
 
+def _env_timeout_s(settings: TrainSettings, inputs: Inputs) -> float:
+    """Return the deadline of one step, in which Prompt also waits for its reward function."""
+    if inputs.env.kwargs.get("remote_url") is None:
+        return settings.env_pool.timeout_s
+    return max(settings.env_pool.timeout_s, float(inputs.env.kwargs.get("timeout_s", settings.reward.timeout_s)))
+
+
 def teacher_config(settings: TrainSettings, layout: Layout) -> VllmConfig:
     """Return what each engine of the teacher is made with, checked against the actor's model before."""
     model = settings.teacher.model_name_or_path
     if model is None:
         raise ConfigError("--algo.advantage.estimator on_policy_distill wants --teacher.model_name_or_path")
     return VllmConfig(
-        model=model,
+        model=model_place(model),
         dtype=engine_dtype(settings),
         max_context=settings.data.max_len + 1,  # a scored sequence is a prompt, and something must follow a prompt
         max_num_seqs=SCORING_SEQS,
@@ -180,12 +187,6 @@ def objective(settings: TrainSettings, *, is_stale: bool = False) -> Objective:
     )
 
 
-def kl_controller(settings: TrainSettings) -> KlController:
-    """Return the coefficient of the KL and how it adapts, checked."""
-    kl = settings.algo.kl
-    return KlController(kl.init_coef, kl.target, kl.horizon)
-
-
 def value_objective(settings: TrainSettings) -> ValueObjective:
     """Return the critic's loss, checked."""
     return ValueObjective(settings.critic.value_clip)
@@ -208,7 +209,7 @@ def has_env_reward(settings: TrainSettings) -> bool:
     """
     if settings.algo.advantage.estimator in NEEDS_TEACHER:
         return True
-    return settings.reward.remote_url is not None or settings.agent not in (None, "env:Prompt")
+    return settings.reward.remote_url is not None or not has_prompt_env(settings)
 
 
 def micro_batching(train: TrainOptions, hidden_size: int) -> MicroBatching:

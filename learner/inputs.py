@@ -10,6 +10,8 @@ from ..envs.factory import EnvFactory
 from ..envs.resolve import resolve
 from ..envs.task import Task
 from ..errors import ConfigError, DataError
+from .option_pairs import check_pairs, complaints
+from .option_ranges import check_ranges
 from .plan import plan_batches
 from .settings import TrainSettings
 
@@ -23,14 +25,15 @@ class Inputs:
     eval_tasks: Sequence[Task]
     fingerprint: str
     model: str
-    complaints: tuple[str, ...]  # what is doubtful about the options and the tasks
+    complaints: tuple[str, ...]  # what is doubtful about options and tasks
 
 
 def check_inputs(settings: TrainSettings) -> Inputs:
     """Find environment, tasks and model, and check that the numbers fit each other."""
+    check_ranges(settings)
+    check_pairs(settings)
     world_size = (settings.actor.num_gpus_per_node or 1) * settings.actor.num_nodes
     plan_batches(settings.rollout, settings.train, settings.algo.advantage, world_size)
-    _check_counts(settings)
     _check_names(settings)
     model = check_model(settings.actor.model_name_or_path, "--actor.model_name_or_path")
     env = _environment(settings)
@@ -39,27 +42,8 @@ def check_inputs(settings: TrainSettings) -> Inputs:
         tasks = tasks[: settings.data.max_samples]
     if not len(tasks):
         raise DataError("there is no task to train on")
-    complaints = (*_complaints(settings), *env().complaints(tasks))
-    return Inputs(env, tasks, _eval_tasks(settings, env), _fingerprint(settings, env, tasks), model, complaints)
-
-
-def _check_counts(settings: TrainSettings) -> None:
-    counts = {
-        "--data.max_len": settings.data.max_len,
-        "--data.max_samples": settings.data.max_samples,
-        "--eval.n_samples_per_prompt": settings.eval.n_samples_per_prompt,
-        "--eval.max_samples": settings.eval.max_samples,
-        "--rollout.max_new_tokens": settings.rollout.max_new_tokens,
-        "--actor.num_nodes": settings.actor.num_nodes,
-        "--actor.num_gpus_per_node": settings.actor.num_gpus_per_node,
-        "--vllm.num_engines": settings.vllm.num_engines,
-        "--vllm.tensor_parallel_size": settings.vllm.tensor_parallel_size,
-        "--vllm.max_num_seqs": settings.vllm.max_num_seqs,
-        "--ckpt.max_num": settings.ckpt.max_num,
-    }
-    for option, value in counts.items():
-        if value is not None and value < 1:
-            raise ConfigError(f"{option} must be at least 1, got {value}")
+    doubts = (*complaints(settings), *env().complaints(tasks))
+    return Inputs(env, tasks, _eval_tasks(settings, env), _fingerprint(settings, env, tasks), model, doubts)
 
 
 def _check_names(settings: TrainSettings) -> None:
@@ -77,18 +61,6 @@ def _check_names(settings: TrainSettings) -> None:
     aggregation_choice(settings)
     correction_choice(advantage)
     KlController(kl.init_coef, kl.target, kl.horizon)
-    if kl.target is not None and not kl.init_coef:
-        raise ConfigError(
-            f"--algo.kl.target {kl.target} adapts a coefficient by a factor, and --algo.kl.init_coef 0 stays 0; give a "
-            "coefficient to begin with, or leave the target out"
-        )
-    if settings.algo.dynamic_filtering_enable and rollout.n_samples_per_prompt < 2:
-        raise ConfigError(
-            "--algo.dynamic_filtering_enable keeps tasks whose attempts differ, and with "
-            f"--rollout.n_samples_per_prompt {rollout.n_samples_per_prompt} none ever does; use at least 2"
-        )
-    if kl.unbiased_gradient and not kl.use_loss:
-        raise ConfigError("--algo.kl.unbiased_gradient is for the KL in the loss; add --algo.kl.use_loss")
     if rollout.top_p != 1:
         raise ConfigError(
             f"--rollout.top_p {rollout.top_p}: the engine samples among the likeliest tokens and normalises over them, "
@@ -99,17 +71,6 @@ def _check_names(settings: TrainSettings) -> None:
         raise ConfigError(
             f"--rollout.temperature {rollout.temperature}: attempts at a task would not differ; use a positive one"
         )
-
-
-def _complaints(settings: TrainSettings) -> list[str]:
-    """Return what may be meant, but seldom is."""
-    kl = settings.algo.kl
-    if kl.use_loss and kl.init_coef and kl.estimator == "k1" and not kl.unbiased_gradient:
-        return [
-            "--algo.kl.use_loss with --algo.kl.estimator k1: as a loss its gradient is 0 on average, so it holds "
-            "nothing back; use k2 or k3"
-        ]
-    return []
 
 
 def check_model(path: str | None, option: str) -> str:
@@ -127,10 +88,16 @@ def check_model(path: str | None, option: str) -> str:
             raise ConfigError(f"{option}: {path!r} is a folder without config.json, so no model")
         if not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir()):
             raise ConfigError(f"{option}: {path!r} has no weights (*.safetensors or *.bin)")
-        return str(folder.resolve())
+        return model_place(path)
     if looks_like_path or folder.exists():
         raise ConfigError(f"{option}: there is no model folder {path!r}")
     return path
+
+
+def model_place(path: str) -> str:
+    """Return a folder by its whole path, which holds in every process, and a hub name as it is."""
+    folder = Path(path).expanduser()
+    return str(folder.resolve()) if folder.is_dir() else path
 
 
 def _environment(settings: TrainSettings) -> EnvFactory:
@@ -146,15 +113,13 @@ def _environment(settings: TrainSettings) -> EnvFactory:
     kind, _, spec = agent.partition(":")
     if kind != "env" or not spec:
         raise ConfigError(f"--agent {agent!r}: wanted env:NAME, env:module:Class, env:path/to/file.py:Class")
-    arguments = dict(settings.agent_args)
-    if url is not None:
-        if spec != "Prompt":
-            raise ConfigError(
-                f"--reward.remote_url is for environments that give no reward, and --agent {agent!r} gives its own; "
-                "leave one of them out"
-            )
-        arguments = _prompt_arguments(settings, url) | arguments
-    return resolve(spec, arguments)
+    if url is not None and spec != "Prompt":
+        raise ConfigError(
+            f"--reward.remote_url is for environments that give no reward, and --agent {agent!r} gives its own; "
+            "leave one of them out"
+        )
+    given = _prompt_arguments(settings, url) if spec == "Prompt" else {}
+    return resolve(spec, given | dict(settings.agent_args))
 
 
 def _prompt_arguments(settings: TrainSettings, url: str | None) -> dict[str, object]:

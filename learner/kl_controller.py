@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ..errors import ConfigError, LearnerError
+from .options import KlOptions
 
 LARGEST_ERROR = 0.2
 """The relative error that counts, either way."""
@@ -47,3 +48,11 @@ class KlController:
             raise LearnerError("the KL to the reference is NaN; its coefficient cannot follow it")
         error = min(max(kl / self.target - 1, -LARGEST_ERROR), LARGEST_ERROR)
         return replace(self, coef=self.coef * (1 + error * min(1.0, num_attempts / self.horizon)))
+
+
+def resumed_coef(options: KlOptions, saved: float) -> float:
+    """Return the coefficient of a run that goes on: where it follows a target the saved one, else the user's.
+
+    A run that had no KL before begins with the user's too.
+    """
+    return saved if options.target is not None and saved > 0 else options.init_coef

@@ -7,7 +7,7 @@ from ..errors import ConfigError
 from ..executors.fleet import Fleet
 from ..executors.ray_calls import call_all
 from .advantages import NEEDS_TEACHER
-from .from_settings import micro_batching, rank_config, teacher_config
+from .from_settings import SHARED_GPU_MEMORY, micro_batching, rank_config, teacher_config
 from .placement import Cluster, Layout
 from .progress import Progress
 from .roles import Roles
@@ -49,6 +49,8 @@ def make_teacher(plan: Plan, layout: Layout, cluster: Cluster, progress: Progres
     settings = plan.settings
     if settings.algo.advantage.estimator not in NEEDS_TEACHER:
         return None
+    if layout.is_on_gpu:
+        check_shares(settings)
     teacher = cluster.teacher(
         teacher_config(settings, layout),
         layout,
@@ -61,6 +63,22 @@ def make_teacher(plan: Plan, layout: Layout, cluster: Cluster, progress: Progres
     )
     stack.callback(teacher.close)
     return teacher
+
+
+def check_shares(settings: TrainSettings) -> None:
+    """Refuse engines that together want more than the GPU that they share.
+
+    Raises:
+        ConfigError: It names both shares.
+    """
+    engine, teacher = settings.vllm.gpu_memory_utilization or SHARED_GPU_MEMORY, settings.teacher
+    total = engine + teacher.num_engines * teacher.gpu_memory_utilization
+    if total >= 1:
+        raise ConfigError(
+            f"--vllm.gpu_memory_utilization {engine} and --teacher.gpu_memory_utilization "
+            f"{teacher.gpu_memory_utilization} of {teacher.num_engines} engines (--teacher.num_engines) are "
+            f"{total:.2f} of the one GPU, on which the learner lives too; they must leave it some"
+        )
 
 
 def load_all(fleet: Fleet, teacher: Teacher | None, roles: Roles, layout: Layout, settings: TrainSettings) -> int:

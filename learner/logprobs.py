@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..errors import ConfigError
-from .attention import packed_calls
 from .batch import Batch
 from .chunked_head import FLOOR, ScoringHead, logit_scale, wide
+from .packed_inputs import model_name, packed_inputs, run_packed
 
 CHUNK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Logits widened to float32 at a time: what fits a CPU's cache, and what fills a GPU."""
@@ -162,7 +162,7 @@ def _score_in_tiles(
         return None
     scale = logit_scale(module.config)
     with ScoringHead(head, scale, targets_M, temperatures_M, with_entropy_grad=with_entropy_grad) as scoring:
-        output = _run_packed(request, device)
+        output = _run(request, device)
     _check_positions(request, scoring.num_positions)
     if scoring.scored is None or not scoring.is_exact(output.logits):
         _gives_logits.add(module)
@@ -173,43 +173,25 @@ def _score_in_tiles(
 def _score_by_logits(
     request: _Request, device: torch.device | str, targets_M: Tensor, temperatures_M: Tensor, with_entropy_grad: bool
 ) -> _Scored:
-    output = _run_packed(request, device)
+    output = _run(request, device)
     logits_MV = output.logits.squeeze(0)  # a view backward too, where [0] would make a copy
     _check_positions(request, len(logits_MV))
     scored = token_logprobs(logits_MV, targets_M, temperatures_M, with_entropy_grad=with_entropy_grad)
     return scored, _aux_loss(request, output)
 
 
-def _run_packed(request: _Request, device: torch.device | str) -> Any:
-    """Call the model on the batch in one row, keeping some positions; an empty batch is run as one token."""
-    batch = request.batch
-    is_empty = batch.num_tokens == 0
-    token_ids = torch.zeros(1, dtype=torch.int64) if is_empty else torch.tensor(batch.token_ids, dtype=torch.int64)
-    starts = torch.tensor([0, 1]) if is_empty else torch.tensor(batch.starts)
-    lengths = starts.diff()
-    positions = torch.arange(len(token_ids)) - starts[:-1].repeat_interleave(lengths)
-    cu_seq_lens, longest = starts.to(device, torch.int32), int(lengths.max())
-    options = {"output_router_logits": True} if request.with_aux_loss else {}
-    calls = packed_calls()
-    output = request.model(
-        input_ids=token_ids[None].to(device),
-        position_ids=positions[None].to(device),
-        use_cache=False,
-        logits_to_keep=request.keep.to(device),
-        cu_seq_lens_q=cu_seq_lens,
-        cu_seq_lens_k=cu_seq_lens,
-        max_length_q=longest,
-        max_length_k=longest,
-        **options,
-    )
-    _check_used(request.model, packed_calls() - calls)
-    return output
+def _run(request: _Request, device: torch.device | str) -> Any:
+    """Call the model on the batch in one row, keeping some positions."""
+    inputs = packed_inputs(request.batch, device) | {"logits_to_keep": request.keep.to(device)}
+    if request.with_aux_loss:
+        inputs["output_router_logits"] = True
+    return run_packed(request.model, inputs)
 
 
 def _check_positions(request: _Request, count: int | None) -> None:
     if count != len(request.keep):
         raise ConfigError(
-            f"{_name(request.model)} was asked for logits at {len(request.keep)} positions (logits_to_keep) "
+            f"{model_name(request.model)} was asked for logits at {len(request.keep)} positions (logits_to_keep) "
             f"and gave {count}"
         )
 
@@ -219,26 +201,12 @@ def _aux_loss(request: _Request, output: Any) -> Tensor | None:
         return None
     aux_loss: Tensor | None = getattr(output, "aux_loss", None)
     if aux_loss is None:
-        raise ConfigError(f"{_name(request.model)} has no load-balancing loss; use --actor.aux_loss_coef 0")
+        raise ConfigError(f"{model_name(request.model)} has no load-balancing loss; use --actor.aux_loss_coef 0")
     return aux_loss
-
-
-def _check_used(model: torch.nn.Module, calls: int) -> None:
-    config: Any = _unwrapped(model).config  # Any: transformers' configurations are open
-    wanted = config.get_text_config().num_hidden_layers
-    if calls < wanted:
-        raise ConfigError(
-            f"{_name(model)} has {wanted} layers, but packed attention ran {calls} times, so its tokens would see "
-            f"their neighbours; load it with attn_implementation='turngym_packed'"
-        )
 
 
 def _unwrapped(model: torch.nn.Module) -> Any:
     return getattr(model, "module", model)
-
-
-def _name(model: torch.nn.Module) -> str:
-    return type(_unwrapped(model)).__name__
 
 
 def _chunks(logits_MV: Tensor) -> list[slice]:

@@ -79,15 +79,8 @@ def describe(lora: LoraOptions) -> str:
 
 
 def quantization(dtype: torch.dtype) -> Any:  # Any: a configuration of transformers
-    """Return how weights are held in 4 bits: NF4, stored as `dtype` so that they can be sharded beside the rest.
-
-    Raises:
-        MissingPackageError: bitsandbytes is not installed.
-    """
-    try:
-        import bitsandbytes  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise MissingPackageError("--ds.load_in_4bit needs bitsandbytes: pip install 'turngym[qlora]'") from error
+    """Return how weights are held in 4 bits: NF4, stored as `dtype` so that they can be sharded beside the rest."""
+    require_bitsandbytes()
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
@@ -131,6 +124,18 @@ def add_lora(model: nn.Module, options: LoraOptions) -> nn.Module:
             module.support_avx512bf16_for_cpu = False
     Adapters(model)  # refuses what could not be merged, before anything is trained
     return model
+
+
+def require_bitsandbytes() -> None:
+    """Refuse 4 bits where nothing can hold weights so.
+
+    Raises:
+        MissingPackageError: bitsandbytes is not installed.
+    """
+    try:
+        import bitsandbytes  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingPackageError("--ds.load_in_4bit needs bitsandbytes: pip install 'turngym[qlora]'") from error
 
 
 @contextmanager

@@ -13,6 +13,11 @@ from .settings import TrainSettings
 CONSTANT_LENGTH = "seq-mean-token-sum-norm"
 
 
+DEFAULT_BOUNDS = (0.0, 2.0)
+OLDER_BOUNDS = (0.5, 5.0)
+"""What OpenRLHF had beside the older names."""
+
+
 @dataclass(frozen=True)
 class CorrectionChoice:
     """The importance-sampling correction."""
@@ -37,6 +42,8 @@ def correction_choice(options: AdvantageOptions) -> CorrectionChoice:
     One threshold is an upper bound alone, as in OpenRLHF. A divergence takes just that.
     """
     threshold, gating = options.is_correction_threshold, options.is_correction_gating
+    if threshold is None:
+        threshold = DEFAULT_BOUNDS if options.is_correction_type is None else OLDER_BOUNDS
     if len(threshold) not in (1, 2):
         raise ConfigError(f"--algo.advantage.is_correction_threshold wants HIGH or LOW HIGH, got {threshold}")
     level: str = options.is_correction_level

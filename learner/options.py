@@ -55,7 +55,7 @@ class ActorOptions:
     min_lr_ratio: float = 0.1
     """Lowest learning rate as a share of the peak."""
     max_norm: float = 1.0
-    """Gradients are clipped to this norm."""
+    """Gradients are clipped to this norm; 0 clips none."""
     policy_loss_type: str = "ppo"
     """Policy loss."""
     loss_agg_mode: str | None = None
@@ -76,7 +76,7 @@ class ActorOptions:
     aux_loss_coef: float = 0.0
     """Weight of the load-balancing loss of a mixture of experts."""
     gradient_checkpointing_enable: bool = False
-    """Recompute activations in the backward pass."""
+    """Recompute activations in the backward pass, also those of a critic."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ class CriticOptions:
     min_lr_ratio: float = 0.1
     """Lowest learning rate as a share of the peak."""
     max_norm: float = 1.0
-    """Gradients are clipped to this norm."""
+    """Gradients are clipped to this norm; 0 clips none."""
     value_clip: float | None = 0.5
     """Clip range of a value around the value before the step; None clips nothing."""
     freezing_steps: int = -1
     """Steps in which only the critic learns."""
     save_value_network: bool = False
-    """Write the critic as a Hugging Face folder at the end."""
+    """Write the critic as a Hugging Face folder beside the final model."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class AdvantageOptions:
     """Outside the threshold: leave out, clip at both ends, or clip from above."""
     is_correction_gating: Literal["ratio", "binary_kl", "tv"] = "ratio"
     """What the threshold of mask bounds."""
-    is_correction_threshold: tuple[float, ...] = (0.0, 2.0)
-    """Lower and upper bound."""
+    is_correction_threshold: tuple[float, ...] | None = None
+    """Lower and upper bound; by default 0 and 2, for an older name 0.5 and 5."""
     is_correction_type: Literal["tis", "icepop", "seq-mask-tis"] | None = None
     """An older name for a level and a mode."""
 
@@ -262,7 +262,7 @@ class TrainOptions:
     ema_beta: float = 0.992
     """Share of the average that stays at each step."""
     colocate_all: bool = False
-    """Share the GPU between engine and learner; with one GPU that is always so."""
+    """Let every role share the actor's ranks, whatever its num_gpus_per_node; one GPU is shared in any case."""
     max_failed_fraction: float = 0.5
     """Stop when more than this share of a step's attempts failed."""
 

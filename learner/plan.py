@@ -30,19 +30,6 @@ def plan_batches(
     Raises:
         ConfigError: They do not; the message names the options, the rule and the nearest values that work.
     """
-    counts = {
-        "--rollout.batch_size": rollout.batch_size,
-        "--rollout.n_samples_per_prompt": rollout.n_samples_per_prompt,
-        "--train.batch_size": train.batch_size,
-        "--train.max_epochs": train.max_epochs,
-        "--train.num_episodes": train.num_episodes,
-        "--train.max_tokens_per_gpu": train.max_tokens_per_gpu,
-        "--train.micro_batch_size": train.micro_batch_size,
-        "--rollout.max_turns": rollout.max_turns,
-    }
-    for option, value in counts.items():
-        if value < 1:
-            raise ConfigError(f"{option} must be at least 1, got {value}")
     if advantage.estimator in NEEDS_GROUP and rollout.n_samples_per_prompt < 2:
         raise ConfigError(
             f"--algo.advantage.estimator {advantage.estimator} compares attempts at one task and needs "

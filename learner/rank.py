@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import LearnerError
+from ..errors import CheckpointError, LearnerError
 from ..executors.weights import Bucket, TensorSpec
 from .aggregations import Totals
 from .batch import Batch
@@ -192,7 +192,11 @@ class LearnerRank:
             place = (Path(folder), tag) if role == "actor" else (Path(folder, tag), role)
             state = strategy.load(*place)
             shards = state.pop("ema", None)
-            if role == "actor" and self._ema is not None and shards is not None:
+            if role == "actor" and self._ema is not None:
+                if shards is None:
+                    raise CheckpointError(
+                        f"{place[0] / tag} holds no average of the weights; leave --train.enable_ema out"
+                    )
                 self._ema.load_state_dict(shards)
         return state
 

@@ -103,7 +103,7 @@ class Ranks:
             actor.train.remote([part.select(micro) for micro in micros], role, totals, objective, lr, may_stop)
             for actor, micros in zip(self._actors, plan, strict=True)
         ]
-        results: list[StepResult | None] = self._results(calls, "an optimiser step")
+        results: list[StepResult | None] = self._results(calls, f"an optimiser step of the {role}")
         done = [result for result in results if result is not None]
         if len(done) < len(results):
             return None

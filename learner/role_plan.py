@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from ..errors import ConfigError
 from .advantages import NEEDS_VALUES
 from .roles import Role
 from .settings import TrainSettings
@@ -17,20 +16,9 @@ class GroupPlan:
 
 
 def plan_roles(settings: TrainSettings) -> list[GroupPlan]:
-    """Return the groups of ranks; a role without ranks of its own shares the actor's.
-
-    Raises:
-        ConfigError: An estimator lacks its model, or a model has no use.
-    """
+    """Return the groups of ranks; a role without ranks of its own shares the actor's."""
     actor, critic, ref, reward = settings.actor, settings.critic, settings.ref, settings.reward
     uses_critic = settings.algo.advantage.estimator in NEEDS_VALUES
-    if critic.model_name_or_path is not None and not uses_critic:
-        raise ConfigError(
-            f"--critic.model_name_or_path is given, and --algo.advantage.estimator "
-            f"{settings.algo.advantage.estimator} has no use for a critic; {', '.join(NEEDS_VALUES)} has"
-        )
-    if critic.freezing_steps > 0 and not uses_critic:
-        raise ConfigError("--critic.freezing_steps holds the actor back while a critic learns, and there is no critic")
     own: dict[Role, tuple[bool, int | None, int]] = {
         "reference": (settings.algo.kl.init_coef != 0, ref.num_gpus_per_node, ref.num_nodes),
         "critic": (uses_critic, critic.num_gpus_per_node, critic.num_nodes),
@@ -41,14 +29,9 @@ def plan_roles(settings: TrainSettings) -> list[GroupPlan]:
     for role, (is_wanted, per_node, num_nodes) in own.items():
         if not is_wanted:
             continue
-        if role == "reference" and settings.ds.lora.rank:
-            if per_node is not None and not settings.train.colocate_all:
-                raise ConfigError(
-                    "--ds.lora.rank makes the actor's own base weights the reference, which needs no ranks: "
-                    "leave --ref.num_gpus_per_node out"
-                )
-            shared.append(role)
-        elif per_node is None or settings.train.colocate_all:
+        # With adapters the actor's own base weights are the reference.
+        is_within_actor = role == "reference" and bool(settings.ds.lora.rank)
+        if per_node is None or is_within_actor or settings.train.colocate_all:
             shared.append(role)
         else:
             groups.append(GroupPlan((role,), per_node * num_nodes))

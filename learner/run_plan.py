@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING, Any
 from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..errors import ConfigError
-from .advantages import NEEDS_TEACHER
+from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .attention import check_context, check_packable
-from .from_settings import engine_dtype, loop_settings, objective, schedule, value_objective
+from .from_settings import critic_model, engine_dtype, loop_settings, objective, schedule, value_objective
 from .inputs import Inputs, check_model, count_steps
-from .lora import check_lora
+from .lora import check_lora, describe, require_bitsandbytes
 from .objective import Objective
 from .optimizers import optimizer_config
 from .reward_scoring import RewardReader, normalization, recoding
 from .role_plan import GroupPlan, plan_roles
 from .schedule import Schedule
 from .settings import TrainSettings
-from .teacher_model import check_teacher
+from .teacher_model import ACTOR_OPTION, check_ids, check_teacher, model_config
 from .value_loss import ValueObjective
+from .value_model import check_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+CRITIC_OPTION, REWARD_OPTION = "--critic.model_name_or_path", "--reward.model_name_or_path"
 CANARY_TEXT = "The quick brown fox jumps over the lazy dog. 12 + 30 ="
 
 
@@ -44,46 +46,82 @@ class Plan:
     canary_prompt: list[int]
     hidden_size: int
     architecture: str  # a hash; two models with the same one have the same tensors
+    critic_architecture: str  # "none" without a critic
 
 
 def _reward_reader(settings: TrainSettings, policy: "PreTrainedTokenizerBase") -> RewardReader | None:
     reward = settings.reward
     if reward.model_name_or_path is None:
-        if reward.normalize_enable:
-            raise ConfigError(
-                "--reward.normalize_enable wants the moments of a model: give --reward.model_name_or_path"
-            )
         return None
-    model = check_model(reward.model_name_or_path, "--reward.model_name_or_path")
-    config = _model_config(model)
-    check_packable(config, settings.data.max_len)
+    model = check_model(reward.model_name_or_path, REWARD_OPTION)
+    config = model_config(model, REWARD_OPTION)
+    check_head(model, settings.ds.value_head_prefix)
     moments = normalization(config, model) if reward.normalize_enable else None
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return RewardReader(recoding(policy, load_tokenizer(model)), positions or settings.data.max_len, moments)
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None) or settings.data.max_len
+    recode = recoding(policy, load_tokenizer(model))
+    # A text may take more tokens of another vocabulary.
+    check_packable(config, positions if recode is not None else settings.data.max_len)
+    return RewardReader(recode, positions, moments)
+
+
+def _critic_architecture(settings: TrainSettings, inputs: Inputs, actor_config: Any) -> str:
+    """Refuse a critic that cannot read what the actor samples; return "none" without one."""
+    if settings.algo.advantage.estimator not in NEEDS_VALUES:
+        return "none"
+    option = REWARD_OPTION if settings.critic.model_name_or_path is None else CRITIC_OPTION
+    model = critic_model(settings, inputs)
+    if model == inputs.model:
+        return _architecture(actor_config)
+    config = model_config(check_model(model, option), option)
+    try:
+        check_context(config, settings.data.max_len)
+        check_packable(config, settings.data.max_len)
+        check_ids(model, config, inputs.model, actor_config, option)
+    except ConfigError as error:
+        raise ConfigError(
+            f"the critic, which begins as {option} {model}, cannot read the actor's tokens: {error}; "
+            f"{CRITIC_OPTION} names another"
+        ) from error
+    return _architecture(config)
+
+
+def _check_actor(settings: TrainSettings, config: Any) -> None:  # Any: transformers' configurations are open
+    check_context(config, settings.data.max_len)
+    check_packable(config, settings.data.max_len)
+    if settings.actor.aux_loss_coef and not hasattr(config.get_text_config(), "output_router_logits"):
+        raise ConfigError(
+            f"--actor.aux_loss_coef is for mixtures of experts, and {ACTOR_OPTION} is a {config.model_type} model "
+            "without any; leave it at 0"
+        )
 
 
 def _check_teacher(settings: TrainSettings, model: str) -> None:
     teacher, estimator = settings.teacher.model_name_or_path, settings.algo.advantage.estimator
-    if (teacher is None) == (estimator in NEEDS_TEACHER):
-        verb = "wants" if teacher is None else "has no use for"
-        raise ConfigError(f"--algo.advantage.estimator {estimator} {verb} --teacher.model_name_or_path")
-    if teacher is not None:
-        check_teacher(check_model(teacher, "--teacher.model_name_or_path"), model, settings.data.max_len)
+    if estimator not in NEEDS_TEACHER:
+        return
+    if teacher is None:
+        raise ConfigError(f"--algo.advantage.estimator {estimator} wants --teacher.model_name_or_path")
+    check_teacher(check_model(teacher, "--teacher.model_name_or_path"), model, settings.data.max_len)
+
+
+def _check_freezing(settings: TrainSettings, num_steps: int) -> None:
+    if 0 < num_steps <= settings.critic.freezing_steps:
+        raise ConfigError(
+            f"--critic.freezing_steps {settings.critic.freezing_steps} holds the actor back for all {num_steps} steps "
+            "of the run (--train.max_steps, --train.num_episodes), so it would never learn; give fewer"
+        )
 
 
 def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     """Look at everything that can be wrong before a process starts or a folder is touched."""
-    model_config = _model_config(inputs.model)
-    check_context(model_config, settings.data.max_len)
-    check_packable(model_config, settings.data.max_len)
+    config, num_steps = model_config(inputs.model, ACTOR_OPTION), count_steps(settings, len(inputs.tasks))
+    _check_actor(settings, config)
     engine_dtype(settings)
     check_lora(settings.ds)
-    if settings.critic.model_name_or_path is not None:
-        check_packable(
-            _model_config(check_model(settings.critic.model_name_or_path, "--critic.model_name_or_path")),
-            settings.data.max_len,
-        )
-    loop_settings(settings, count_steps(settings, len(inputs.tasks)))  # refuses weights and penalties that do not fit
+    if settings.ds.load_in_4bit:
+        require_bitsandbytes()
+    _check_freezing(settings, num_steps)
+    loop_settings(settings, num_steps)  # refuses weights and penalties that do not fit
     _check_teacher(settings, inputs.model)
     for role_options in (settings.actor, settings.critic):
         optimizer_config(role_options, offload=settings.ds.adam_offload)
@@ -92,31 +130,44 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     return Plan(
         settings,
         inputs,
-        count_steps(settings, len(inputs.tasks)),
+        num_steps,
         objective(settings),
-        schedule(settings, count_steps(settings, len(inputs.tasks))),
+        schedule(settings, num_steps),
         value_objective(settings),
-        schedule(settings, count_steps(settings, len(inputs.tasks)), "critic"),
+        schedule(settings, num_steps, "critic"),
         _reward_reader(settings, tokenizer),
         plan_roles(settings),
         tokenizer.encode(CANARY_TEXT, add_special_tokens=False),
-        model_config.get_text_config().hidden_size,
-        _architecture(model_config),
+        config.get_text_config().hidden_size,
+        _architecture(config),
+        _critic_architecture(settings, inputs, config),
     )
-
-
-def _model_config(model: str) -> Any:  # Any: transformers' configurations are open
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--actor.model_name_or_path: {model!r} holds no model that transformers knows: {error}"
-        ) from error
 
 
 def _architecture(model_config: Any) -> str:
     incidental = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
     facts = {key: value for key, value in model_config.to_dict().items() if key not in incidental}
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def written_by(plan: Plan, num_ranks: int) -> dict[str, str | int]:
+    """Return what a run must have in common with the one whose checkpoint it reads, by names that hold the option.
+
+    Args:
+        plan: Of this run.
+        num_ranks: Of the actor's group.
+    """
+    settings, critic = plan.settings, "none"
+    for group in plan.role_groups:
+        if "critic" in group.roles:
+            critic = f"{plan.critic_architecture} by {settings.critic.optim} on {group.num_ranks or num_ranks} ranks"
+    return {
+        "learner ranks": num_ranks,
+        "--ds.param_dtype": settings.ds.param_dtype,
+        "architecture (--actor.model_name_or_path)": plan.architecture,
+        "--actor.optim": settings.actor.optim,
+        "adapters (--ds.lora.rank)": describe(settings.ds.lora),
+        "weights in 4 bits (--ds.load_in_4bit)": "yes" if settings.ds.load_in_4bit else "none",
+        "critic (--algo.advantage.estimator)": critic,
+        "average of the weights (--train.enable_ema)": "kept" if settings.train.enable_ema else "none",
+    }

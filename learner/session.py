@@ -20,17 +20,17 @@ from .from_settings import (
 from .frontier import Frontier, FrontierState
 from .inputs import Inputs
 from .interrupt import EXIT_CODE, Interrupt, signals_raise
+from .kl_controller import resumed_coef
 from .launch import load_all, make_roles, make_teacher
 from .loop import run_loop, save
 from .loop_parts import LoopState, Parts
-from .lora import describe
 from .memory import MemoryMeter
 from .placement import Cluster, plan_layout
 from .progress import Progress
 from .report import Scores, draw_rewards, print_report, summarise
 from .roles import Roles
 from .run_folder import RunFolder
-from .run_plan import Plan, make_plan
+from .run_plan import Plan, make_plan, written_by
 from .settings import TrainSettings
 from .weight_sync import WeightSync
 
@@ -128,14 +128,9 @@ def _start(
     )
     if settings.ds.adam_offload and not layout.is_on_gpu:
         progress.say("--ds.adam_offload changes nothing without a GPU: the optimiser is in host memory anyway")
-    written_by = {
-        "learner ranks": layout.num_ranks,
-        "param_dtype": settings.ds.param_dtype,
-        "architecture": plan.architecture,
-        "adapters": describe(settings.ds.lora),
-    }
+    writer = written_by(plan, layout.num_ranks)
     if checkpoint is not None:
-        checkpoint.check_written_by(written_by)
+        checkpoint.check_written_by(writer)
     started_at = time.monotonic()
     roles = make_roles(plan, layout, cluster)
     stack.callback(roles.close)
@@ -174,7 +169,7 @@ def _start(
         reward_reader=plan.reward_reader,
         teacher=teacher,
         checkpoints=checkpoints,
-        written_by=written_by,
+        written_by=writer,
         folder=folder,
         progress=progress,
         interrupt=interrupt,
@@ -208,7 +203,7 @@ def _resume(
         checkpoint.state["optimizer_steps"],
         checkpoint.state["critic_steps"],
         saved_step=checkpoint.step,
-        kl_coef=checkpoint.state["kl_coef"],
+        kl_coef=resumed_coef(settings.algo.kl, checkpoint.state["kl_coef"]),
     )
     return Standing(state, scores, folder.forget_steps_after(checkpoint.step))
 

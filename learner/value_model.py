@@ -5,6 +5,7 @@ On disk they are sequence classifiers of one label, so that transformers and Ope
 
 # N tokens of the batch, H hidden size
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ def load_value_model(
         new_head: Take a model without a head, such as a policy, and begin with a head of zeros: every value is 0.
 
     Raises:
-        ConfigError: There is no such model, or it has no head and `new_head` does not allow that.
+        ConfigError: There is no such model, or it has no head and `new_head` does not allow that, or one of another
+            name.
     """
     from transformers import AutoModelForSequenceClassification
 
@@ -53,20 +55,56 @@ def load_value_model(
         raise ConfigError(f"cannot load a model with a value head from {path!r}: {error}") from error
     if not isinstance(getattr(model, HEAD, None), torch.nn.Linear):
         raise ConfigError(f"{type(model).__name__} ({path!r}) has no linear head {HEAD!r}: use a decoder model")
-    missing = set(info["missing_keys"])
-    if missing - {f"{HEAD}.weight"}:
-        raise ConfigError(f"{path!r} lacks weights of {type(model).__name__}: {', '.join(sorted(missing)[:3])}, ...")
-    if missing and not new_head:
-        raise ConfigError(
-            f"{path!r} has no weights {head_prefix}.weight, so it is no reward model; "
-            "if its head has another name, give that as --ds.value_head_prefix"
-        )
-    if missing:
+    if _lacks_head(model, info, path, head_prefix, new_head=new_head):
         with _gathered(model.score.weight):
             torch.nn.init.zeros_(model.score.weight)
     model.config.use_cache = False
     model.__class__ = type(type(model).__name__, (_ValuePerToken, type(model)), {})
     return model  # type: ignore[no-any-return]
+
+
+def _lacks_head(model: torch.nn.Module, info: Any, path: str, head_prefix: str, *, new_head: bool) -> bool:
+    """Whether the head is to begin anew; `info` is what transformers says of the names that it read.
+
+    Raises:
+        ConfigError: It may not, or something else is missing, or what is there may be a head of another name.
+    """
+    missing, kind = set(info["missing_keys"]), type(model).__name__
+    if missing - {f"{HEAD}.weight"}:
+        raise ConfigError(f"{path!r} lacks weights of {kind}: {', '.join(sorted(missing)[:3])}, ...")
+    if missing and not new_head:
+        raise ConfigError(
+            f"{path!r} has no weights {head_prefix}.weight, so it is no reward model; "
+            "if its head has another name, give that as --ds.value_head_prefix"
+        )
+    # Only what may be a head: a policy may bring deeper parts that no classifier has.
+    others = {key.split(".")[0] for key in info["unexpected_keys"] if key.count(".") == 1} - {"lm_head"}
+    if missing and others:
+        raise ConfigError(
+            f"{path!r} has no weights {head_prefix}.weight, and others that no part of {kind} takes: "
+            f"{', '.join(sorted(others))}; if one of them is its head, name it as --ds.value_head_prefix"
+        )
+    return bool(missing)
+
+
+def check_head(path: str, head_prefix: str) -> None:
+    """Refuse a folder without weights of a head, as far as can be told without loading it.
+
+    Raises:
+        ConfigError: No file of weights has the head.
+    """
+    from safetensors import safe_open
+
+    files = sorted(Path(path).glob("*.safetensors"))
+    names: set[str] = set()
+    for file in files:
+        with safe_open(file, "pt") as weights:
+            names |= set(weights.keys())
+    if files and not names & {f"{head_prefix}.weight", f"{HEAD}.weight"}:
+        raise ConfigError(
+            f"--reward.model_name_or_path: {path!r} has no weights {head_prefix}.weight, so it is no reward model; "
+            "if its head has another name, give that as --ds.value_head_prefix"
+        )
 
 
 class _ValuePerToken(torch.nn.Module):

@@ -121,6 +121,7 @@ def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
             ConfigError,
             r"--actor\.loss_agg_length.*token-mean",
         ),
+        ("--agent env:Guess --critic.freezing_steps 3", ConfigError, "group_norm has no use for a critic"),
     ],
 )
 def test_mistakes(check, words, error, message):
@@ -128,12 +129,20 @@ def test_mistakes(check, words, error, message):
         check(words)
 
 
-def test_a_kl_loss_without_a_gradient_is_complained_of(check):
-    """k1 is the default, and right for the KL in the reward; in the loss its gradient is 0 on average."""
-    said = "k2 or k3"
-    assert said in " ".join(check("--agent env:Guess --algo.kl.use_loss").complaints)
-    for words in ("", "--algo.kl.use_loss --algo.kl.estimator k3", "--algo.kl.use_loss --algo.kl.unbiased_gradient"):
-        assert said not in " ".join(check(f"--agent env:Guess {words}").complaints)
+def test_the_environment_prompt_has_its_options_however_it_is_named(check, tmp_path):
+    data = dataset(tmp_path, [{"input": "1+1"}])
+    url = reward_file(tmp_path)
+    for words in (f"--reward.remote_url {url}", f"--agent env:Prompt --agent_args.remote_url {url}"):
+        inputs = check(f"{words} --data.prompt_dataset {data} --data.apply_chat_template")
+        assert inputs.env.kwargs["apply_chat_template"] is True
+        assert inputs.env.kwargs["remote_url"] == str(url)
+
+
+def test_a_loss_without_a_gradient_on_average_is_complained_of(check):
+    k1 = "--agent env:Guess --algo.kl.use_loss"
+    assert any("use k2 or k3" in complaint for complaint in check(k1).complaints)
+    for words in (f"{k1} --algo.kl.estimator k2", f"{k1} --algo.kl.unbiased_gradient", "--agent env:Guess"):
+        assert not any("use k2 or k3" in complaint for complaint in check(words).complaints)
 
 
 def test_a_model_without_weights_is_refused(check, model):

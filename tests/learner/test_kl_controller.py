@@ -6,7 +6,8 @@ import pickle
 import pytest
 
 from turngym.errors import ConfigError, LearnerError
-from turngym.learner.kl_controller import KlController
+from turngym.learner.kl_controller import KlController, resumed_coef
+from turngym.learner.options import KlOptions
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,10 @@ def test_bad_numbers_are_refused():
             KlController(**bad)
     with pytest.raises(LearnerError, match="NaN"):
         KlController(0.01, target=0.1).updated(math.nan, 1)
+
+
+def test_a_run_that_goes_on_keeps_what_has_adapted_and_heeds_a_new_coefficient():
+    assert resumed_coef(KlOptions(init_coef=0.01, target=0.1), saved=0.04) == 0.04
+    assert resumed_coef(KlOptions(init_coef=0.02), saved=0.01) == 0.02
+    assert resumed_coef(KlOptions(init_coef=0.01, target=0.1), saved=0.0) == 0.01  # it had no KL before
+    assert resumed_coef(KlOptions(init_coef=0.0), saved=0.04) == 0.0

@@ -4,7 +4,7 @@ import pytest
 
 from turngym.config import TrainConfig, parse_train
 from turngym.errors import ConfigError
-from turngym.learner.from_settings import kl_controller, objective, value_objective
+from turngym.learner.from_settings import objective, value_objective
 from turngym.learner.loss_choice import aggregation_choice, correction_choice, policy_options
 
 CORRECTION = "--algo.advantage.is_correction_"
@@ -21,7 +21,7 @@ def config(words: str = "") -> TrainConfig:
         ("IS_type tis IS_threshold 0.5 5", "token", "clip", (0.5, 5.0)),
         ("IS_type icepop IS_threshold 0.5 5", "token", "mask", (0.5, 5.0)),
         ("IS_type seq-mask-tis IS_threshold 0.5 5", "geometric", "gate", (0.5, 5.0)),
-        ("IS_type tis IS_level off", "token", "clip", (0.0, 2.0)),
+        ("IS_type tis", "token", "clip", (0.5, 5.0)),
         ("IS_threshold 3", "token", "truncate", (0.0, 3.0)),
         ("IS_level seq IS_mode mask IS_gating binary_kl IS_threshold 0.005", "seq", "mask", (0.0, 0.005)),
     ],
@@ -100,7 +100,5 @@ def test_stale_data_without_a_correction_has_the_engines_logprobs_as_denominator
         assert (made.uses_rollout_as_old, made.corrects_staleness) == (coupled, corrects)
 
 
-def test_kl_controller_and_critic():
-    controller = kl_controller(config("--algo.kl.init_coef 0.03 --algo.kl.target 0.1 --algo.kl.horizon 50"))
-    assert (controller.coef, controller.target, controller.horizon) == (0.03, 0.1, 50)
+def test_the_critics_objective():
     assert value_objective(config("--critic.value_clip 0.2")).value_clip == 0.2

@@ -45,9 +45,3 @@ def test_one_attempt_cannot_be_compared(estimator):
 def test_more_ranks_than_attempts_are_refused():
     with pytest.raises(ConfigError, match="smaller than the 7 learner ranks"):
         plan(batch_size=2, samples=2, train_batch=4, world_size=7)
-
-
-@pytest.mark.parametrize("option", ["max_epochs", "num_episodes", "max_tokens_per_gpu", "micro_batch_size"])
-def test_zero_is_refused(option):
-    with pytest.raises(ConfigError, match=rf"--train.{option} must be at least 1, got 0"):
-        plan(**{option: 0})

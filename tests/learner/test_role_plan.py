@@ -3,7 +3,6 @@
 import pytest
 
 from turngym.config import parse_train
-from turngym.errors import ConfigError
 from turngym.learner.role_plan import GroupPlan, plan_roles
 
 GAE = "--algo.advantage.estimator gae"
@@ -23,6 +22,7 @@ GAE = "--algo.advantage.estimator gae"
             f"{GAE} --critic.num_gpus_per_node 2 --ref.num_gpus_per_node 1 --ref.num_nodes 2",
             [GroupPlan(("actor",), None), GroupPlan(("reference",), 2), GroupPlan(("critic",), 2)],
         ),
+        ("--ds.lora.rank 4", [GroupPlan(("actor", "reference"), None)]),
         (
             f"{GAE} --critic.num_gpus_per_node 2 --train.colocate_all",
             [GroupPlan(("actor", "reference", "critic"), None)],
@@ -31,18 +31,3 @@ GAE = "--algo.advantage.estimator gae"
 )
 def test_groups(words, groups):
     assert plan_roles(parse_train(words.split())) == groups
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            "--critic.model_name_or_path x",
-            "group_norm has no use for a critic; gae, turn_gae",
-        ),
-        ("--critic.freezing_steps 3", r"--critic\.freezing_steps .* there is no critic"),
-    ],
-)
-def test_models_without_a_use_are_refused(words, message):
-    with pytest.raises(ConfigError, match=message):
-        plan_roles(parse_train(words.split()))

@@ -13,8 +13,8 @@ ACTOR = {"a": 0, "b": 1, "<end>": 2}
 
 
 def test_the_same_vocabulary_will_do_and_a_larger_one_too():
-    check_vocabulary(ACTOR, ACTOR, "t")
-    check_vocabulary({**ACTOR, "<tool>": 3}, ACTOR, "t")
+    check_vocabulary(ACTOR, ACTOR, "t", "--teacher.model_name_or_path")
+    check_vocabulary({**ACTOR, "<tool>": 3}, ACTOR, "t", "--teacher.model_name_or_path")
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_the_same_vocabulary_will_do_and_a_larger_one_too():
 )
 def test_the_first_id_that_differs_is_named(teacher, words):
     with pytest.raises(ConfigError, match=words):
-        check_vocabulary(teacher, ACTOR, "t")
+        check_vocabulary(teacher, ACTOR, "t", "--teacher.model_name_or_path")
 
 
 @pytest.fixture

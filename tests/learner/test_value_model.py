@@ -14,7 +14,7 @@ from transformers import (
 from turngym.errors import ConfigError
 from turngym.learner.attention import PACKED
 from turngym.learner.batch import Batch
-from turngym.learner.value_model import load_value_model, token_values, values_before_actions
+from turngym.learner.value_model import check_head, load_value_model, token_values, values_before_actions
 
 SMALL = {
     "vocab_size": 61,
@@ -109,6 +109,11 @@ def test_a_head_of_another_name_is_found(classifier, tmp_path):
     save_file(weights, path / "model.safetensors", {"format": "pt"})
     with pytest.raises(ConfigError, match=r"has no weights score\.weight"):
         load(path)
+    with pytest.raises(ConfigError, match=r"takes: value_head; .*--ds\.value_head_prefix"):
+        load(path, new_head=True)  # a critic would begin at zero without a word
+    check_head(str(path), "value_head")
+    with pytest.raises(ConfigError, match=r"^--reward\.model_name_or_path: .*--ds\.value_head_prefix"):
+        check_head(str(path), "score")
     assert torch.equal(load(path, head_prefix="value_head").score.weight, plain.score.weight)
 
 
