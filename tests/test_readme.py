@@ -100,6 +100,7 @@ def place_for_snippets(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("snippet", PYTHON)
 def test_snippet_runs(snippet: Snippet, place_for_snippets: Path, request: pytest.FixtureRequest) -> None:
     if MODEL in snippet.code:

@@ -56,6 +56,7 @@ def test_tasks_come_from_a_dataset() -> None:
         Math(deadline_s=0)
 
 
+@pytest.mark.slow
 def test_labels_that_cannot_be_read_are_named_before_training():
     tasks = [Task(id="good", prompt="p", label="\\dfrac{9}{7}"), Task(id="bad", prompt="p", label="\\frac{1}{")]
     complaints = Math().complaints(tasks)

@@ -129,9 +129,12 @@ def test_keyword_arguments_are_checked(kwargs, message: str) -> None:
         resolve("Guess", kwargs)
 
 
-def test_a_missing_argument_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"needs remote_url; give it as --agent_args.remote_url VALUE"):
-        resolve("Prompt", {})
+def test_a_missing_argument_is_named(tmp_path: Path) -> None:
+    (tmp_path / "picky.py").write_text(
+        "from turngym import Env\n\nclass Picky(Env):\n    def __init__(self, size): ...\n"
+    )
+    with pytest.raises(ConfigError, match=r"needs size; give it as --agent_args.size VALUE"):
+        resolve(f"{tmp_path}/picky.py:Picky", {})
 
 
 def test_an_unknown_member_of_a_collection_names_the_nearest() -> None:

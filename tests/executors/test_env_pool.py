@@ -121,6 +121,7 @@ def test_time_in_the_queue_does_not_count(byte_agent):
     assert all(trajectory.is_valid for trajectory in asyncio.run(main()))  # the last one waited for 1.5 s
 
 
+@pytest.mark.slow
 def test_thousands_of_environments_share_few_threads(byte_agent, echo):
     pool = EnvPool(4)
     executor = MultiTurn(byte_agent, lambda: echo(turns=1), pool, Limits())

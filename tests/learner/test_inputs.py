@@ -116,11 +116,6 @@ def test_a_missing_column_is_named_with_those_that_exist(check, tmp_path):
             ConfigError,
             r"--algo\.dynamic_filtering_enable.*--rollout\.n_samples_per_prompt",
         ),
-        (
-            "--agent env:Guess --actor.loss_agg_mode token-mean --actor.loss_agg_length 70",
-            ConfigError,
-            r"--actor\.loss_agg_length.*token-mean",
-        ),
         ("--agent env:Guess --critic.freezing_steps 3", ConfigError, "group_norm has no use for a critic"),
     ],
 )

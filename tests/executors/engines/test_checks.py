@@ -13,6 +13,8 @@ from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.transports import ShmWriter
 from turngym.executors.weights import TensorSpec
 
+pytestmark = pytest.mark.slow
+
 VOCAB = 64
 
 
