@@ -87,6 +87,7 @@ def aggregation_choice(settings: TrainSettings) -> AggregationChoice:
     LOSS_AGGREGATIONS[name]
     if actor.loss_agg_length is not None and actor.loss_agg_length < 1:
         raise ConfigError(f"--actor.loss_agg_length must be at least 1, got {actor.loss_agg_length}")
+    is_ours = name in LOSS_AGGREGATIONS and name != CONSTANT_LENGTH
     return AggregationChoice(
         with_absolute_file(name), None if is_ours else actor.loss_agg_length or most_sampled_tokens(settings)
     )
