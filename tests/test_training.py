@@ -97,6 +97,7 @@ def reward_model(tiny_model: Path, tmp_path: Path) -> Path:
     return tmp_path / "reward_model"
 
 
+@pytest.mark.soak
 def test_ppo_with_a_critic_a_reward_model_a_reference_and_an_average(options, reward_model, tmp_path):
     """All roles at once: the critic comes to explain the returns, the reward rises, everything is saved."""
     ppo = (

@@ -78,7 +78,9 @@ def main() -> None:
     device = init_process_group(rank, world_size, "127.0.0.1", port, 120)
     results = {}
     for name, optimizer in OPTIMIZERS.items():
-        config = DeepSpeedConfig(model, "fp32", PACKED, optimizer, gradient_checkpointing=name == "muon", max_norm=30.0)
+        config = DeepSpeedConfig(
+            model, "fp32", PACKED, optimizer=optimizer, gradient_checkpointing=name == "muon", max_norm=30.0
+        )
         strategy = DeepSpeedStrategy(config, device)
         results[name] = run(
             name, strategy, make_batch(strategy.model.module.config.vocab_size), Path(out).parent / str(world_size)

@@ -79,7 +79,7 @@ def pefts_gradient_norm(base: Path, adapter: Path, batch: Batch) -> float:
     return math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None))
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_merged(cluster, tiny_model, make_batch, tmp_path, world_size):
     batch = make_batch(MASKS)
     base = dict(AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).named_parameters())
@@ -161,7 +161,7 @@ def test_adapters_alone_travel_under_the_names_that_peft_saves(cluster, tiny_mod
         ranks.close()
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_4_bits_are_sharded_and_dequantised_for_the_engines(cluster, tiny_model, make_batch, tmp_path, world_size):
     pytest.importorskip("bitsandbytes", reason="needs bitsandbytes: pip install 'turngym[qlora]'")
     batch = make_batch(MASKS)
