@@ -186,6 +186,7 @@ def test_set_up_works_once_and_again_only_when_a_lock_changes(
     assert installs[2:] == [["cpu.txt", "dev.txt"]]
 
 
+@pytest.mark.slow
 def test_a_venv_of_another_python_is_made_anew(setup_env: ModuleType) -> None:
     put_program(setup_env.VENV_PYTHON, "echo 3.9")
     setup_env.make_venv()

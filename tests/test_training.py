@@ -196,6 +196,7 @@ class Crashes(Env):
 '''
 
 
+@pytest.mark.soak
 def test_crashes_are_typed_and_counted_and_the_run_goes_on(options, tmp_path):
     (tmp_path / "crashes.py").write_text(CRASHES)
     (tmp_path / "marks").mkdir()
@@ -251,6 +252,7 @@ def test_a_reward_file_that_fails_for_some_rows(options, tmp_path):
     assert all(row["env/seen"] == 1.0 for row in steps)
 
 
+@pytest.mark.soak
 def test_a_run_in_which_all_fails_stops_with_a_clear_error(options, tmp_path):
     (tmp_path / "bad.py").write_text(
         "from turngym import Env\n"

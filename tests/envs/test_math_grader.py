@@ -280,6 +280,7 @@ def test_labels_are_checked_before_training(label: str, problem: str | None) -> 
     assert found is None if problem is None else problem in (found or "")
 
 
+@pytest.mark.slow
 def test_many_labels_are_checked_in_workers() -> None:
     assert list(check_labels(["1", "x^2+", r"\text{(B)}", ""])) == [1, 3]
 
@@ -346,6 +347,7 @@ def _children_rss() -> int:
     return total
 
 
+@pytest.mark.slow
 async def test_a_deadline_is_a_typed_failure_and_the_next_answer_is_judged() -> None:
     grader = MathGrader(deadline_s=1.0, num_workers=1)
     try:
@@ -357,6 +359,7 @@ async def test_a_deadline_is_a_typed_failure_and_the_next_answer_is_judged() -> 
         grader.close()
 
 
+@pytest.mark.slow
 def test_off_the_main_thread(grader: MathGrader) -> None:
     verdicts: list[Verdict] = []
     thread = threading.Thread(target=lambda: verdicts.append(asyncio.run(grader.grade(r"\boxed{x+x}", "2x"))))

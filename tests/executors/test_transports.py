@@ -43,6 +43,7 @@ def test_tensors_arrive_converted_and_aligned(writer, tensors):
     assert torch.equal(dict(views(open_bucket(other), other.tensors))["c"], torch.ones(2, 2))
 
 
+@pytest.mark.slow
 def test_another_process_reads_the_same_bytes(writer, tensors):
     import pickle
 

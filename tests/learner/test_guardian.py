@@ -44,6 +44,7 @@ def begin():
             process.kill()
 
 
+@pytest.mark.slow
 def test_what_a_killed_driver_began_is_killed(begin):
     driver, (unmarked, marked), guardian = begin("stay")
     os.kill(driver.pid, signal.SIGKILL)

@@ -204,6 +204,7 @@ def test_4_bits_are_sharded_and_dequantised_for_the_engines(cluster, tiny_model,
         ranks.close()
 
 
+@pytest.mark.soak
 def test_the_average_of_adapters_is_merged_as_well(cluster, tiny_model, make_batch, tmp_path):
     batch = make_batch(MASKS)
     config = DeepSpeedConfig(model=str(tiny_model), param_dtype="fp32", attention=PACKED, lora=LoraOptions(rank=4))

@@ -97,6 +97,7 @@ def test_pairs(words, other, mended):
     check_pairs(parse_train(f"--agent env:Guess {words} {mended}".split()))
 
 
+@pytest.mark.slow
 def test_every_need_has_a_pair_here():
     """A need that no pair breaks is not tested."""
     broken: set[int] = set()

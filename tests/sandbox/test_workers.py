@@ -49,6 +49,7 @@ async def test_results_come_back_and_workers_are_kept(pool: WorkerPool) -> None:
     assert os.getpid() not in pids
 
 
+@pytest.mark.slow
 async def test_calls_beyond_the_workers_wait_and_the_wait_is_not_timed(pool: WorkerPool) -> None:
     before = descendants()
     slept = await asyncio.gather(*(pool.run("sleep", 0.4, timeout_s=2) for _ in range(12)))
@@ -69,6 +70,7 @@ async def test_a_deadline_fails_its_call_only(pool: WorkerPool) -> None:
     assert results[1:-1] == list(range(10))
 
 
+@pytest.mark.slow
 async def test_a_deadline_kills_the_process_group(pool: WorkerPool, tmp_path: Path) -> None:
     with pytest.raises(DeadlineError):
         await pool.run("spin_with_child", str(tmp_path / "pids"), timeout_s=2)

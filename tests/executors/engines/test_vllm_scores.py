@@ -25,7 +25,7 @@ def scores_of(model, token_ids: np.ndarray, temperature: float) -> np.ndarray:
     return logprobs_TV.gather(1, ids_T[1:, None])[:, 0].numpy()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("temperature", [pytest.param(1.0, marks=pytest.mark.soak), 0.7])
 async def test_scores_are_the_models_own(tiny_model: Path, temperature):
     config = VllmConfig(
         str(tiny_model),
