@@ -1,6 +1,6 @@
 """What the learner needs of a training backend; DeepSpeed is the first, another can stand beside it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,8 +57,17 @@ class Strategy(Protocol):
         """Return what engines get: all tensors, or those of the adapters alone."""
         ...
 
-    def gathered(self, names: Sequence[str], *, is_changed: bool = False) -> AbstractContextManager[list[torch.Tensor]]:
-        """Give the full tensors of these parameters while the context is open; `is_changed` keeps rank 0's changes."""
+    def gathered(
+        self,
+        names: Sequence[str],
+        *,
+        is_changed: bool = False,
+        instead: Callable[[str], torch.Tensor | None] | None = None,
+    ) -> AbstractContextManager[list[torch.Tensor]]:
+        """Give the full tensors of these parameters while the context is open.
+
+        `is_changed` keeps rank 0's changes; `instead` may give another whole tensor for a parameter's name.
+        """
         ...
 
     def master_shards(self) -> dict[str, torch.Tensor]:
