@@ -12,7 +12,7 @@ from turngym.errors import ConfigError
 from turngym.learner import chunked_head
 from turngym.learner import logprobs as logprobs_module
 from turngym.learner.attention import PACKED
-from turngym.learner.chunked_head import LogitScale, ScoringHead, head_logprobs
+from turngym.learner.chunked_head import TILES, LogitScale, ScoringHead, head_logprobs
 from turngym.learner.logprobs import action_logprobs
 
 SIZES = {
@@ -228,3 +228,30 @@ def test_the_load_balancing_loss_of_packed_experts(make_batch):
 def test_a_model_without_experts_has_no_load_balancing_loss(make_batch):
     with pytest.raises(ConfigError, match="LlamaForCausalLM has no load-balancing loss"):
         action_logprobs(make_model("llama"), make_batch([[0, 1]]), "cpu", with_aux_loss=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+def test_on_a_gpu_tiles_are_exact_and_hold_no_logits(dtype, atol):
+    """Positions and vocabulary are cut in several tiles, the last ones short; the reference is the CPU's, in fp64."""
+    torch.manual_seed(2)
+    rows, width, vocab = 4 * TILES["cuda"][0] + 5, 64, 3 * TILES["cuda"][1] + 7
+    hidden, weight = torch.randn(rows, width).to(dtype), (torch.randn(vocab, width) / 8).to(dtype)
+    targets, temperatures, pull = torch.randint(0, vocab, (rows,)), torch.rand(rows) + 0.5, torch.randn(rows)
+
+    on_gpu = [t.cuda().requires_grad_() for t in (hidden, weight)]
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    logprobs, entropy = head_logprobs(on_gpu[0], on_gpu[1], None, targets.cuda(), temperatures.cuda())
+    (logprobs * pull.cuda()).sum().backward()
+    peak = torch.cuda.max_memory_allocated() - before
+    assert peak < 0.5 * 4 * rows * vocab  # half of what the logits alone would take in fp32
+
+    every = slice(None, None, 97)  # the reference in fp64 is slow
+    exact = [t.double().requires_grad_() for t in (hidden[every], weight)]
+    wanted, wanted_entropy = plain(*exact, None, targets[every], temperatures[every].double(), LogitScale())
+    assert (logprobs.detach().cpu()[every] - wanted).abs().max() < atol
+    assert (entropy.detach().cpu()[every] - wanted_entropy).abs().max() < atol
+    (wanted * pull[every]).sum().backward()
+    gradient, wanted_gradient = on_gpu[0].grad.cpu()[every].double(), exact[0].grad
+    assert (gradient - wanted_gradient).norm() < (1e-5 if dtype == torch.float32 else 1e-2) * wanted_gradient.norm()

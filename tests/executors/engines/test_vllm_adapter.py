@@ -1,6 +1,7 @@
 """vLLM with low-rank adapters against peft, exact in fp32: each version is followed, and none is used in part."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,13 @@ from turngym.agents.base import Sampling
 from turngym.errors import WeightSyncError
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
 from turngym.executors.engines.vllm_adapter import Adapter
-from turngym.executors.transports import ShmWriter
+from turngym.executors.transports import CudaIpcWriter, ShmWriter
 from turngym.executors.weights import TensorSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
+# As in test_vllm.py: TF32 on a GPU.
+DEVICES = [pytest.param(False, 1e-4, id="cpu"), pytest.param(True, 5e-3, id="gpu", marks=pytest.mark.gpu)]
 PROMPT = np.frombuffer(b"Count: 1 2 3", np.uint8).astype(np.int32)
 RANK, ALPHA = 6, 12  # a rank that vLLM has to round up
 
@@ -29,10 +32,10 @@ def logprobs_of(model, token_ids: np.ndarray) -> np.ndarray:
     return logprobs.gather(1, ids[0, len(PROMPT) :, None])[:, 0].numpy()
 
 
-async def send(engine: VllmEngine, tensors: Mapping[str, torch.Tensor], version: int) -> None:
+async def send_to(engine: VllmEngine, on_gpu: bool, tensors: Mapping[str, torch.Tensor], version: int) -> None:
     specs = [TensorSpec(name, "float32", tuple(tensor.shape)) for name, tensor in tensors.items()]
     plan = [tuple(specs[:5]), tuple(specs[5:])]  # an A and its B are cut in two
-    writer = ShmWriter(plan)
+    writer = CudaIpcWriter(plan) if on_gpu else ShmWriter(plan)
     try:
         await engine.begin_update()
         for index, part in enumerate(plan):
@@ -43,7 +46,8 @@ async def send(engine: VllmEngine, tensors: Mapping[str, torch.Tensor], version:
         writer.close()
 
 
-async def test_vllm_follows_adapters(tiny_model: Path):
+@pytest.mark.parametrize(("on_gpu", "tolerance"), DEVICES)
+async def test_vllm_follows_adapters(tiny_model: Path, on_gpu, tolerance):
     base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
     settings = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", init_lora_weights=False)
     model = get_peft_model(base, settings)
@@ -54,9 +58,11 @@ async def test_vllm_follows_adapters(tiny_model: Path):
         max_num_seqs=16,
         kv_cache_gib=0.1,
         num_threads=2,
+        gpu_memory_utilization=0.2,
         adapter=Adapter(RANK, ALPHA),
     )
-    engine = VllmEngine(config, on_gpu=False)
+    engine = VllmEngine(config, on_gpu=on_gpu)
+    send = partial(send_to, engine, on_gpu)
     await engine.start()
 
     async def distances() -> tuple[float, float]:
@@ -71,31 +77,31 @@ async def test_vllm_follows_adapters(tiny_model: Path):
 
     try:
         with_adapter, without = await distances()  # no version has been sent
-        assert without < 1e-4 < 0.1 < with_adapter
+        assert without < tolerance < 0.1 < with_adapter
         for version in (1, 2, 3):
             with torch.no_grad():
                 for parameter in model.parameters():
                     if parameter.requires_grad:
                         parameter.normal_(std=0.3)
             await engine.pause()
-            await send(engine, get_peft_model_state_dict(model), version)
+            await send(get_peft_model_state_dict(model), version)
             await engine.resume()
             with_adapter, without = await distances()
-            assert with_adapter < 1e-4 < 0.1 < without
+            assert with_adapter < tolerance < 0.1 < without
         tensors = get_peft_model_state_dict(model)
 
         await engine.pause()
         # An extra prefix, as wrapped models have it: vLLM would load such an adapter and use none of it.
         prefixed = {name.replace("base_model.model.", "base_model.model.model."): t for name, t in tensors.items()}
         with pytest.raises(WeightSyncError, match="28 adapted layers have no place in the engine's model"):
-            await send(engine, prefixed, 4)
+            await send(prefixed, 4)
         half = {name: tensor for name, tensor in tensors.items() if "layers.3.mlp.down_proj.lora_B" not in name}
         with pytest.raises(WeightSyncError, match="55 tensors came for 28 adapted layers"):
-            await send(engine, half, 4)
-        await send(engine, {name: 2 * tensor for name, tensor in tensors.items()}, 4)
-        await send(engine, tensors, 4)  # a version that is sent again is the one sent last
+            await send(half, 4)
+        await send({name: 2 * tensor for name, tensor in tensors.items()}, 4)
+        await send(tensors, 4)  # a version that is sent again is the one sent last
         await engine.resume()
         with_adapter, _ = await distances()
-        assert with_adapter < 1e-4
+        assert with_adapter < tolerance
     finally:
         await engine.close()
