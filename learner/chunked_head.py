@@ -7,6 +7,7 @@ while it is called, inside the head's own forward, where a sharded backend has g
 # M positions, H hidden size, V vocabulary, R rows and C columns of a tile
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -84,21 +85,16 @@ class _HeadLogprobs(torch.autograd.Function):
         temperatures_M = temperatures_M.to(wide(hidden_MH))
         peak_M = torch.full_like(temperatures_M, torch.finfo(temperatures_M.dtype).min)
         mass_M, moment_M, picked_M = (torch.zeros_like(temperatures_M) for _ in range(3))
+        fold = _for_device(_fold, hidden_MH)
         for columns in _slices(len(weight_VH), _tile(hidden_MH)[1]):
             for rows in _slices(len(hidden_MH), _tile(hidden_MH)[0]):
-                tile_RC = _logits(hidden_MH[rows], weight_VH, bias_V, columns, scale).div_(temperatures_M[rows, None])
-                found, places_R = _find(targets_M[rows], columns)
-                picked_M[rows] += tile_RC.gather(-1, places_R[:, None])[:, 0].where(found, 0.0)
-                # Mass and moment are those of exp(logit - peak): small differences, which keep their digits.
-                peak_R = torch.maximum(peak_M[rows], tile_RC.amax(-1))
-                fall_R = peak_M[rows] - peak_R
-                fade_R = fall_R.exp()
-                tile_RC.sub_(peak_R[:, None]).clamp_(min=FLOOR)
-                fallen_R = torch.where(mass_M[rows] > 0, mass_M[rows] * fall_R, 0.0)
-                share_RC = tile_RC.exp()
-                moment_M[rows] = fade_R * (moment_M[rows] + fallen_R) + torch.linalg.vecdot(share_RC, tile_RC)
-                mass_M[rows] = fade_R * mass_M[rows] + share_RC.sum(-1)
-                peak_M[rows] = peak_R
+                product_RC = _product(hidden_MH[rows], weight_VH, bias_V, columns)
+                found_R, places_R = _find(targets_M[rows], columns)
+                target_R = scale(product_RC.gather(-1, places_R[:, None])[:, 0].to(picked_M.dtype))
+                picked_M[rows] += (target_R / temperatures_M[rows]).where(found_R, 0.0)
+                peak_M[rows], mass_M[rows], moment_M[rows] = fold(
+                    product_RC, temperatures_M[rows], peak_M[rows], mass_M[rows], moment_M[rows], scale
+                )
         entropy_M = mass_M.log() - moment_M / mass_M
         ctx.scale, ctx.with_entropy_grad = scale, with_entropy_grad
         if not with_entropy_grad:
@@ -111,9 +107,10 @@ class _HeadLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_MH, weight_VH, bias_V, targets_M, temperatures_M, peak_M, mass_M, entropy_M = ctx.saved_tensors
         grad_M, entropy_grad_M = (grad / temperatures_M for grad in grads)
-        grad_share_M, entropy_share_M = -grad_M / mass_M, -entropy_grad_M / mass_M
+        share_grad_M = -grad_M / mass_M
+        entropy_share_M = -entropy_grad_M / mass_M if ctx.with_entropy_grad else None
         offset_M = entropy_M - mass_M.log()
-        dtype = peak_M.dtype
+        dtype, pull = peak_M.dtype, _for_device(_pull, hidden_MH)
         hidden_grad_MH = torch.zeros_like(hidden_MH, dtype=dtype)
         weight_grad_VH = torch.empty_like(weight_VH) if ctx.needs_input_grad[1] else None
         bias_grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=dtype)
@@ -121,20 +118,22 @@ class _HeadLogprobs(torch.autograd.Function):
             weight_CH = weight_VH[columns]
             weight_grad_CH = torch.zeros_like(weight_CH, dtype=dtype)
             for rows in _slices(len(hidden_MH), _tile(hidden_MH)[0]):
-                logits_RC = _logits(hidden_MH[rows], weight_VH, bias_V, columns, ctx.scale)
-                slope_RC = ctx.scale.slope(logits_RC)
-                tile_RC = logits_RC.div_(temperatures_M[rows, None]).sub_(peak_M[rows, None]).clamp_(min=FLOOR)
-                share_RC = tile_RC.exp()
-                factor_RC = grad_share_M[rows, None]
-                if ctx.with_entropy_grad:
-                    factor_RC = tile_RC.add_(offset_M[rows, None]).mul_(entropy_share_M[rows, None]).add_(factor_RC)
-                share_RC.mul_(factor_RC)
-                found, places_R = _find(targets_M[rows], columns)
-                share_RC.scatter_add_(-1, places_R[:, None], grad_M[rows].where(found, 0.0)[:, None])
-                share_RC.mul_(slope_RC)
+                product_RC = _product(hidden_MH[rows], weight_VH, bias_V, columns)
+                found_R, places_R = _find(targets_M[rows], columns)
+                grad_RC = pull(
+                    product_RC,
+                    places_R.where(found_R, -1),
+                    grad_M[rows],
+                    temperatures_M[rows],
+                    peak_M[rows],
+                    share_grad_M[rows],
+                    None if entropy_share_M is None else entropy_share_M[rows],
+                    offset_M[rows],
+                    ctx.scale,
+                    hidden_MH.is_cuda,
+                )
                 if bias_grad_V is not None:
-                    bias_grad_V[columns] += share_RC.sum(0)
-                grad_RC = share_RC.to(hidden_MH.dtype)
+                    bias_grad_V[columns] += grad_RC.sum(0, dtype=dtype)
                 hidden_grad_MH[rows] += grad_RC @ weight_CH
                 if weight_grad_VH is not None:
                     weight_grad_CH += grad_RC.T @ hidden_MH[rows]
@@ -142,6 +141,62 @@ class _HeadLogprobs(torch.autograd.Function):
                 weight_grad_VH[columns] = weight_grad_CH
         bias_grad = None if bias_grad_V is None or bias_V is None else bias_grad_V.to(bias_V.dtype)
         return hidden_grad_MH.to(hidden_MH.dtype), weight_grad_VH, bias_grad, None, None, None, None
+
+
+def _fold(
+    product_RC: Tensor, temperatures_R: Tensor, peak_R: Tensor, mass_R: Tensor, moment_R: Tensor, scale: LogitScale
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each row's peak, mass and moment with one more tile of logits counted in."""
+    tile_RC = scale(product_RC.to(peak_R.dtype)).div_(temperatures_R[:, None])
+    # Mass and moment are those of exp(logit - peak): small differences, which keep their digits.
+    new_peak_R = torch.maximum(peak_R, tile_RC.amax(-1))
+    fall_R = peak_R - new_peak_R
+    fade_R = fall_R.exp()
+    fallen_R = torch.where(mass_R > 0, mass_R * fall_R, 0.0)
+    tile_RC.sub_(new_peak_R[:, None]).clamp_(min=FLOOR)
+    share_RC = tile_RC.exp()
+    new_moment_R = fade_R * (moment_R + fallen_R) + torch.linalg.vecdot(share_RC, tile_RC)
+    return new_peak_R, fade_R * mass_R + share_RC.sum(-1), new_moment_R
+
+
+def _pull(
+    product_RC: Tensor,
+    places_R: Tensor,
+    grad_R: Tensor,
+    temperatures_R: Tensor,
+    peak_R: Tensor,
+    share_grad_R: Tensor,
+    entropy_share_R: Tensor | None,
+    offset_R: Tensor,
+    scale: LogitScale,
+    is_fused: bool,
+) -> Tensor:
+    """Return the gradient of one tile of products, in their dtype; a target outside of it has the place -1."""
+    logits_RC = scale(product_RC.to(peak_R.dtype))
+    slope_RC = scale.slope(logits_RC)
+    tile_RC = logits_RC.div_(temperatures_R[:, None]).sub_(peak_R[:, None]).clamp_(min=FLOOR)
+    share_RC = tile_RC.exp()
+    factor_RC = share_grad_R[:, None]
+    if entropy_share_R is not None:
+        factor_RC = tile_RC.add_(offset_R[:, None]).mul_(entropy_share_R[:, None]).add_(factor_RC)
+    share_RC.mul_(factor_RC)
+    if is_fused:  # a comparison is free there, and a scatter would need the tile in memory
+        columns_C = torch.arange(share_RC.shape[1], device=share_RC.device)
+        share_RC = torch.where(columns_C == places_R[:, None], share_RC + grad_R[:, None], share_RC)
+    else:
+        added_R = grad_R.where(places_R >= 0, 0.0)
+        share_RC.scatter_add_(-1, places_R.clamp(min=0)[:, None], added_R[:, None])
+    return share_RC.mul_(slope_RC).to(product_RC.dtype)
+
+
+@cache
+def _compiled(function: Any) -> Any:
+    return torch.compile(function, dynamic=True, options={"compile_threads": 1})
+
+
+def _for_device(function: Any, tensor: Tensor) -> Any:
+    """Return the function fused for a GPU: it reads each logit once or twice, where plain PyTorch would ten times."""
+    return _compiled(function) if tensor.is_cuda else function
 
 
 class ScoringHead:
@@ -218,10 +273,9 @@ def wide(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
-def _logits(hidden_RH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, columns: slice, scale: LogitScale) -> Tensor:
+def _product(hidden_RH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, columns: slice) -> Tensor:
     weight_HC = weight_VH[columns].T
-    logits_RC = hidden_RH @ weight_HC if bias_V is None else torch.addmm(bias_V[columns], hidden_RH, weight_HC)
-    return scale(logits_RC.to(wide(logits_RC)))
+    return hidden_RH @ weight_HC if bias_V is None else torch.addmm(bias_V[columns], hidden_RH, weight_HC)
 
 
 def _find(targets_R: Tensor, columns: slice) -> tuple[Tensor, Tensor]:

@@ -10,25 +10,38 @@ from .advantages import NEEDS_TEACHER
 from .from_settings import SHARED_GPU_MEMORY, micro_batching, rank_config, teacher_config
 from .placement import Cluster, Layout
 from .progress import Progress
+from .role_plan import GroupPlan
 from .roles import Roles
 from .run_plan import Plan
 from .settings import TrainSettings
 from .teacher import Teacher
 
 
-def make_roles(plan: Plan, layout: Layout, cluster: Cluster) -> Roles:
-    """Make the groups of learner ranks.
+def check_one_gpu(settings: TrainSettings, role_groups: list[GroupPlan]) -> None:
+    """Refuse what one GPU, shared by all models, cannot hold or calculate.
 
     Raises:
-        ConfigError: A group of its own is asked for, and there is one GPU for all.
+        ConfigError: It names the options.
     """
-    settings, groups = plan.settings, []
-    if layout.is_on_gpu and len(plan.role_groups) > 1:
-        names = ", ".join(role for group in plan.role_groups[1:] for role in group.roles)
+    if len(role_groups) > 1:
+        names = ", ".join(role for group in role_groups[1:] for role in group.roles)
         raise ConfigError(
             f"ranks of their own are asked for ({names}: --ref, --critic or --reward.num_gpus_per_node), and there is "
             "one GPU, which all models share: leave these options out, or give --train.colocate_all"
         )
+    lora, dtype = settings.ds.lora, settings.ds.param_dtype
+    if lora.rank and lora.sync == "adapter" and dtype == "fp32":
+        raise ConfigError(
+            "--ds.lora.sync adapter has no fp32 on a GPU, where vLLM's kernels for adapters take bf16 and fp16 only: "
+            "give --ds.param_dtype bf16, or --ds.lora.sync merged"
+        )
+    if settings.algo.advantage.estimator in NEEDS_TEACHER:
+        check_shares(settings)
+
+
+def make_roles(plan: Plan, layout: Layout, cluster: Cluster) -> Roles:
+    """Make the groups of learner ranks."""
+    settings, groups = plan.settings, []
     for group in plan.role_groups:
         num_ranks = group.num_ranks or layout.num_ranks
         threads = layout.threads if "actor" in group.roles else max(1, (os.cpu_count() or 1) // num_ranks)
@@ -49,8 +62,6 @@ def make_teacher(plan: Plan, layout: Layout, cluster: Cluster, progress: Progres
     settings = plan.settings
     if settings.algo.advantage.estimator not in NEEDS_TEACHER:
         return None
-    if layout.is_on_gpu:
-        check_shares(settings)
     teacher = cluster.teacher(
         teacher_config(settings, layout),
         layout,

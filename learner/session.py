@@ -21,7 +21,7 @@ from .frontier import Frontier, FrontierState
 from .inputs import Inputs
 from .interrupt import EXIT_CODE, Interrupt, signals_raise
 from .kl_controller import resumed_coef
-from .launch import load_all, make_roles, make_teacher
+from .launch import check_one_gpu, load_all, make_roles, make_teacher
 from .loop import run_loop, save
 from .loop_parts import LoopState, Parts
 from .memory import MemoryMeter
@@ -126,7 +126,9 @@ def _start(
         num_engines=settings.vllm.num_engines,
         gpus_per_engine=settings.vllm.tensor_parallel_size,
     )
-    if settings.ds.adam_offload and not layout.is_on_gpu:
+    if layout.is_on_gpu:
+        check_one_gpu(settings, plan.role_groups)
+    elif settings.ds.adam_offload:
         progress.say("--ds.adam_offload changes nothing without a GPU: the optimiser is in host memory anyway")
     writer = written_by(plan, layout.num_ranks)
     if checkpoint is not None:

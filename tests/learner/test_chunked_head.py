@@ -230,6 +230,23 @@ def test_a_model_without_experts_has_no_load_balancing_loss(make_batch):
         action_logprobs(make_model("llama"), make_batch([[0, 1]]), "cpu", with_aux_loss=True)
 
 
+@pytest.mark.parametrize("with_entropy_grad", [False, True])
+def test_what_a_gpu_calculates_is_what_a_cpu_does(problem, monkeypatch, with_entropy_grad):
+    """The form that is fused there, uncompiled; the compiled one is tested on a GPU."""
+    hidden, weight, bias, targets, temperatures = problem
+    monkeypatch.setitem(chunked_head.TILES, "cpu", (3, 4))
+    pull, gradients = chunked_head._pull, []
+    for is_fused in (False, True):
+        monkeypatch.setattr(chunked_head, "_pull", lambda *args, fused=is_fused: pull(*args[:-1], fused))
+        logprobs, entropy = head_logprobs(
+            hidden, weight, bias, targets, temperatures, LogitScale(0.5, 2.0), with_entropy_grad=with_entropy_grad
+        )
+        total = logprobs.sum() + (entropy.sum() if with_entropy_grad else 0)
+        gradients.append(torch.autograd.grad(total, [hidden, weight, bias]))
+    for cpu, gpu in zip(*gradients, strict=True):
+        torch.testing.assert_close(gpu, cpu)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
 def test_on_a_gpu_tiles_are_exact_and_hold_no_logits(dtype, atol):
