@@ -41,6 +41,22 @@ class WorkerError(TurnGymError, RuntimeError):
     """A worker process died, or ran out of its time or memory."""
 
 
+class SandboxError(TurnGymError, RuntimeError):
+    """A sandbox failed; it says nothing about the program that ran in it, and is never to be read as reward 0."""
+
+
+class SandboxDeadError(SandboxError):
+    """A session is closed or its interpreter gone; a new one is needed."""
+
+
+class SandboxUnavailableError(ConfigError):
+    """A sandbox cannot work on this machine; the message says what is missing and how to get it."""
+
+
+class ProgramError(TurnGymError, ValueError):
+    """A program cannot be run as given: no text, empty, too long, a path out of its folder."""
+
+
 class TemplateError(TurnGymError, ValueError):
     """A chat template cannot render these messages."""
 

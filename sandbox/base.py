@@ -1,0 +1,304 @@
+"""What a sandbox is: untrusted programs go in, plain results come out.
+
+A program that fails is a result. A sandbox that fails is a `SandboxError`, which says nothing about the program and
+is never to be read as a reward.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import ClassVar, Literal
+
+from ..errors import ProgramError, SandboxError
+from .job import Job, make_job
+from .limits import Limits
+
+Ended = Literal["ok", "nonzero", "signal", "timeout", "memory", "output", "killed"]
+"""How a program ended: by itself (ok, nonzero), by a signal of its own making (signal), at a limit (timeout: wall or
+CPU time; memory: killed at the limit; output: it wrote more than `flood_bytes`), or by its own doing in another way, as
+by breaking what runs it (killed)."""
+
+CellEnded = Literal["ok", "error", "interrupted", "timeout", "memory", "output", "exited"]
+"""How a cell ended: `exited` means that its interpreter is gone by its own doing, as by os._exit."""
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """How a program ended, and what it wrote."""
+
+    ended: Ended
+    exit_code: int | None
+    """0 to 255; None unless it ended as ok or nonzero."""
+    signal: int | None
+    """The number of the signal that ended it, if one did."""
+    out: bytes
+    err: bytes
+    is_out_truncated: bool
+    is_err_truncated: bool
+    wall_s: float
+    cpu_s: float | None
+    """Of all its processes that were waited for; None where nobody could tell."""
+    peak_memory_bytes: int | None
+    tier: str
+    """How well it was isolated: the backend's `tier`."""
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it ended by itself with exit code 0."""
+        return self.ended == "ok"
+
+    @property
+    def out_text(self) -> str:
+        """What it wrote to stdout; what is not UTF-8 is replaced."""
+        return self.out.decode(errors="replace")
+
+    @property
+    def err_text(self) -> str:
+        """What it wrote to stderr; what is not UTF-8 is replaced."""
+        return self.err.decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What one cell of a session did."""
+
+    ended: CellEnded
+    out: bytes
+    err: bytes
+    value: str | None
+    """repr of the last expression's value, if the cell ends with an expression whose value is not None (Python)."""
+    error: str | None
+    """The traceback, or what else is to be said about a cell that did not end as ok."""
+    exit_code: int | None
+    """Of the last command (shell); None for Python."""
+    is_out_truncated: bool
+    is_err_truncated: bool
+    wall_s: float
+    tier: str
+    is_alive: bool
+    """Whether the session goes on, with its variables; after False each further cell raises SandboxDeadError."""
+
+    @property
+    def out_text(self) -> str:
+        """What it wrote to stdout; what is not UTF-8 is replaced."""
+        return self.out.decode(errors="replace")
+
+    @property
+    def err_text(self) -> str:
+        """What it wrote to stderr; what is not UTF-8 is replaced."""
+        return self.err.decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """One entry below a session's work folder."""
+
+    path: str
+    """Relative to the work folder; what is not UTF-8 in it is escaped as Python does (surrogateescape)."""
+    kind: Literal["file", "folder", "link", "other"]
+    num_bytes: int
+
+
+class Session(ABC):
+    """A persistent interpreter with a work folder of its own; one cell at a time.
+
+    Also a context manager: `async with await sandbox.open_session() as session`. After `close`, and once its
+    interpreter is gone, every call raises SandboxDeadError (a ledger of live sessions is the backend's `num_sessions`).
+    """
+
+    can_fork: ClassVar[bool] = False
+
+    @abstractmethod
+    async def run_cell(self, code: str, *, timeout_s: float | None = None) -> CellResult:
+        """Run code in the interpreter; what it defines stays.
+
+        At the timeout the cell is interrupted; an interpreter that does not come back then is killed. Cancelling the
+        call ends the session.
+
+        Args:
+            code: Python, or shell commands, by the session's language.
+            timeout_s: By default the session's `wall_s`.
+
+        Raises:
+            ProgramError: The code is no text, empty or too long.
+            SandboxDeadError: The session is closed or its interpreter gone.
+            SandboxError: The sandbox itself failed, or another cell is running.
+        """
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """Interrupt the running cell, which then ends as "interrupted"; without one, do nothing."""
+
+    @abstractmethod
+    async def run(
+        self,
+        code: str | None = None,
+        *,
+        language: str = "python",
+        argv: Sequence[str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> ExecResult:
+        """Run a program beside the interpreter, in the same work folder and under the same limits.
+
+        It shares files with the interpreter and nothing else: what cells have done to their interpreter does not
+        touch it. All processes that it leaves behind are the session's.
+        """
+
+    @abstractmethod
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        """Return a regular file's content.
+
+        Raises:
+            ProgramError: There is no such file, it is no regular file, is reached through a link, or is longer.
+        """
+
+    @abstractmethod
+    async def write_file(self, path: str, content: bytes) -> None:
+        """Write a regular file, making its folders.
+
+        Raises:
+            ProgramError: The path leads through a link or out of the work folder, or the disk is full.
+        """
+
+    @abstractmethod
+    async def list_files(self, path: str = ".", *, max_entries: int = 10_000) -> list[FileInfo]:
+        """Return everything below a folder, in order of paths, without following links.
+
+        Raises:
+            ProgramError: There is no such folder, or it holds more than `max_entries`.
+        """
+
+    @abstractmethod
+    async def snapshot(self) -> bytes:
+        """Return the work folder as a tar archive of regular files and folders only; `open_session` takes it.
+
+        Raises:
+            ProgramError: It is larger than the session's disk.
+        """
+
+    async def fork(self) -> "Session":
+        """Return a second session with the same interpreter state and a copy of the work folder.
+
+        Raises:
+            SandboxError: This backend cannot (`can_fork`), or the interpreter did not.
+        """
+        raise SandboxError(f"{type(self).__name__} cannot fork; its can_fork says so")
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Kill every process of the session and free what it held; a second call does nothing."""
+
+    async def __aenter__(self) -> "Session":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Sandbox(ABC):
+    """A place to run untrusted programs; one per process and event loop serves thousands of calls.
+
+    Also a context manager: `async with LocalSandbox() as sandbox`. Callers beyond the bounded number of workers
+    wait; the wait is not part of any limit. Cancelling a call kills what it started before the cancellation is
+    passed on.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def tier(self) -> str:
+        """How well programs are isolated on this machine; known once started."""
+
+    @property
+    @abstractmethod
+    def languages(self) -> frozenset[str]:
+        """Which of `LANGUAGES` can be run here; known once started."""
+
+    @property
+    @abstractmethod
+    def num_sessions(self) -> int:
+        """How many sessions are open."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Find out what this machine can do, sweep what a crashed process left, and start workers; idempotent.
+
+        Raises:
+            SandboxUnavailableError: It cannot work here; the message says what is missing and how to get it.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End all runs and sessions, and remove everything that was made."""
+
+    async def run(
+        self,
+        code: str | None = None,
+        *,
+        language: str = "python",
+        argv: Sequence[str] | None = None,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        limits: Limits | None = None,
+    ) -> ExecResult:
+        """Run one program from a clean start, and leave nothing behind.
+
+        Args:
+            code: Source code in `language`.
+            language: One of `LANGUAGES`.
+            argv: A command instead of code; its first word is looked up in the sandbox's PATH.
+            stdin: What it can read.
+            files: Contents by path below the work folder.
+            limits: By default `Limits()`.
+
+        Raises:
+            ProgramError: The program cannot be run as given: not text, empty, too long, an unsafe path.
+            SandboxError: The sandbox failed; nothing is known about the program.
+        """
+        job = make_job(code, language, argv, stdin, files, limits or Limits())
+        await self.start()
+        if argv is None and language not in self.languages:
+            raise ProgramError(
+                f"{language} is not installed here; this sandbox runs {', '.join(sorted(self.languages))}"
+            )
+        return await self._run(job)
+
+    @abstractmethod
+    async def _run(self, job: Job) -> ExecResult:
+        """Run one checked job."""
+
+    @abstractmethod
+    async def open_session(
+        self,
+        language: Literal["python", "bash"] = "python",
+        *,
+        files: Mapping[str, bytes] | None = None,
+        snapshot: bytes | None = None,
+        limits: Limits | None = None,
+    ) -> Session:
+        """Open a session.
+
+        Args:
+            language: Of its cells.
+            files: Contents by path below the work folder.
+            snapshot: What `Session.snapshot` returned, to start from.
+            limits: By default `Limits()`; `wall_s` is the default timeout of a cell.
+
+        Raises:
+            ProgramError: A path or the snapshot cannot be used.
+            SandboxError: The sandbox failed.
+        """
+
+    async def __aenter__(self) -> "Sandbox":
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
