@@ -29,7 +29,7 @@ check: setup-dev ## Check format, lint and types, and run the quick tests (2 min
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -q -m "not slow and not soak" $(ARGS)
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not soak" $(ARGS)
 
 soak: setup-dev ## Run the tests that take minutes each
 	$(BIN)/python -m pytest -m soak $(ARGS)

@@ -208,6 +208,8 @@ class Sandbox(ABC):
     """
 
     name: ClassVar[str]
+    tiers: ClassVar[Mapping[str, str]] = {}
+    """What its tiers mean, for people; of a tier that names several shortcomings, each has its own entry."""
 
     @property
     @abstractmethod

@@ -31,8 +31,12 @@ def check_path(path: str) -> str:
     """Return a path relative to the work folder, normalised.
 
     Raises:
-        ProgramError: It leads out of the work folder, is empty or holds a NUL.
+        ProgramError: It leads out of the work folder, is empty, holds a NUL or what no file name can hold.
     """
+    try:
+        path.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ProgramError(f"wanted a path that can be written as UTF-8, got {path!r}: {error}") from None
     relative = PurePosixPath(path.removeprefix(f"{WORK_FOLDER}/") if path != WORK_FOLDER else ".")
     if not path or "\0" in path or relative.is_absolute() or ".." in relative.parts:
         raise ProgramError(f"wanted a path below the sandbox's {WORK_FOLDER}, got {path!r}")

@@ -41,3 +41,9 @@ async def shared_sandbox(name: str = "local", arguments: Mapping[str, Any] | Non
         of_loop[key] = make_sandbox(name, arguments)
     await of_loop[key].start()
     return of_loop[key]
+
+
+async def close_shared() -> None:
+    """Close this event loop's shared sandboxes; who asks again gets new ones."""
+    for sandbox in _SHARED.pop(asyncio.get_running_loop(), {}).values():
+        await sandbox.close()
