@@ -32,6 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for marker, why_not in (("gpu", why_no_gpu), ("docker", why_no_docker)):
         marked = [item for item in items if item.get_closest_marker(marker)]
         reason = why_not() if marked else None
+        if reason and marker == "docker" and os.environ.get("TURNGYM_REQUIRE_DOCKER"):
+            raise pytest.UsageError(f"TURNGYM_REQUIRE_DOCKER is set, and a test {reason}")
         if reason:
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))

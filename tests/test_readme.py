@@ -62,7 +62,7 @@ SNIPPETS = snippets()
 PYTHON = [
     pytest.param(each, id=each.place, marks=[pytest.mark.slow] if MODEL in each.code else [])
     for each in SNIPPETS
-    if each.language == "python"
+    if each.language == "python" and "DockerSandbox" not in each.code  # tests/sandbox/docker/test_docs.py runs those
 ]
 
 

@@ -1,0 +1,1 @@
+"""Sandboxes in Docker containers: one hardened container for each program or session."""

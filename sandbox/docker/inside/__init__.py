@@ -1,0 +1,1 @@
+"""What runs in the container: sent there as source text, so standard library only, and Python 3.8 and later."""
