@@ -15,6 +15,7 @@ usage: turngym COMMAND ...
   serve-rm    serve a reward model over HTTP                turngym serve-rm --help
   merge-lora  merge an adapter into its base model          turngym merge-lora --help
   doctor      say why a run's reward is flat or unstable    turngym doctor --help
+              say which sandboxes work here, and test one   turngym doctor sandbox --help
 
   --help, --version
 """
@@ -57,6 +58,10 @@ def _merge_lora(arguments: list[str]) -> int:
 
 
 def _doctor(arguments: list[str]) -> int:
+    if arguments[:1] == ["sandbox"]:
+        from .sandbox.doctor import main as examine_sandboxes
+
+        return examine_sandboxes(arguments[1:])
     from .learner.doctor.command import main
 
     return main(arguments)
