@@ -9,6 +9,7 @@ from typing import Any, ClassVar, SupportsFloat
 
 import gymnasium
 
+from ..errors import EnvError
 from .messages import Observation
 from .spaces import ChatSpace, TextSpace
 from .task import Split, Task, seeded_tasks
@@ -125,6 +126,19 @@ class AsyncEnv(_TaskSource):
     async def step(self, action: str) -> StepResult:
         """Answer the model's action; see `Env.step`."""
         raise NotImplementedError(f"{type(self).__name__} must define step")
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether `fork` works in the present state; by default never."""
+        return False
+
+    async def fork(self) -> "AsyncEnv":
+        """Return a second environment that goes on from here, independent of this one, and to be closed as well.
+
+        Raises:
+            EnvError: It cannot (`can_fork`).
+        """
+        raise EnvError(f"{type(self).__name__} cannot fork; its can_fork says so")
 
     async def close(self) -> None:
         """Free what the episode holds; called exactly once, also after a failure or a cancellation."""

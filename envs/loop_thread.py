@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ..errors import DeadlineError
+from ..sandbox.registration import close_shared
 
 T = TypeVar("T")
 
@@ -66,4 +67,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
+        try:
+            loop.run_until_complete(close_shared())  # nobody can use them without this loop
+        finally:
+            loop.close()

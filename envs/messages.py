@@ -53,3 +53,14 @@ def _checked(message: object, source: str) -> Message:
     if not isinstance(content, str | list) and not message.get("tool_calls"):
         raise EnvError(f"{source} returned a message whose content is {type(content).__name__}; wanted text or parts")
     return message  # type: ignore[return-value]
+
+
+def instructed(messages: list[Message], instruction: str) -> list[Message]:
+    """Return the messages with an instruction at the end of the last one, if it is the user's, or after it."""
+    last = messages[-1] if messages else None
+    content = last.get("content") if last else None
+    if last is None or last["role"] != "user":
+        return [*messages, Message(role="user", content=instruction)]
+    if isinstance(content, str):
+        return [*messages[:-1], {**last, "content": f"{content}\n\n{instruction}"}]
+    return [*messages[:-1], {**last, "content": [*(content or []), {"type": "text", "text": instruction}]}]

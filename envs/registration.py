@@ -26,10 +26,13 @@ ENTRY_POINT_GROUP = "turngym.envs"
 _NAME = re.compile(r"[\w.]+(-[\w.]+)*?(-v\d+)?")
 
 BUILTINS = {
+    "CodeSandbox": "turngym.envs.builtin.code_sandbox:CodeSandbox",
     "CopyText": "turngym.envs.builtin.copy_text:CopyText",
     "Guess": "turngym.envs.builtin.guess:Guess",
+    "HumanEval": "turngym.envs.builtin.humaneval:HumanEval",
     "Math": "turngym.envs.builtin.math:Math",
     "Prompt": "turngym.envs.builtin.prompt:Prompt",
+    "PythonTool": "turngym.envs.builtin.python_tool:PythonTool",
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from ...errors import ConfigError, EnvError
 from ..base import AsyncEnv, StepResult
 from ..graders.math import MathGrader, check_labels, shared_grader
-from ..messages import Message
+from ..messages import Message, instructed
 from ..task import Split, Task
 
 CHECKED_LABELS = 200  # about 10 ms each
@@ -67,7 +67,7 @@ class Math(AsyncEnv):
         self._label = _label_text(task)
         messages = [Message(role="user", content=task.prompt)] if isinstance(task.prompt, str) else list(task.prompt)
         if self._instruction:
-            messages = _instructed(messages, self._instruction)
+            messages = instructed(messages, self._instruction)
         if self._system_prompt is not None:
             messages.insert(0, Message(role="system", content=self._system_prompt))
         return messages, {}
@@ -89,13 +89,3 @@ def _label_text(task: Task) -> str:
             f"task {task.id!r} has the label {label!r}; Math wants a text or a number: is --data.label_key right?"
         )
     return str(label)
-
-
-def _instructed(messages: list[Message], instruction: str) -> list[Message]:
-    last = messages[-1] if messages else None
-    content = last.get("content") if last else None
-    if last is None or last["role"] != "user":
-        return [*messages, Message(role="user", content=instruction)]
-    if isinstance(content, str):
-        return [*messages[:-1], {**last, "content": f"{content}\n\n{instruction}"}]
-    return [*messages[:-1], {**last, "content": [*(content or []), {"type": "text", "text": instruction}]}]

@@ -7,6 +7,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import turngym  # noqa: F401  (registers)
+from turngym.sandbox.local.backend import LocalSandbox
 
 
 @pytest.mark.parametrize("env_id", ["turngym/Guess-v0", "turngym/CopyText-v0"])
@@ -28,3 +29,21 @@ def test_a_time_limit_truncates() -> None:
     env = gymnasium.make("turngym/Guess-v0", max_episode_steps=2)
     env.reset(seed=0)
     assert [env.step("")[3] for _ in range(2)] == [False, True]
+
+
+def test_an_environment_with_a_sandbox_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    close = LocalSandbox.close
+
+    async def noting(self: LocalSandbox) -> None:
+        await close(self)
+        closed.append(self)
+
+    monkeypatch.setattr(LocalSandbox, "close", noting)
+    env = gymnasium.make("turngym/CodeSandbox-v0", max_turns=2)
+    observation, _ = env.reset(seed=3)
+    assert "Write a Python function solve" in observation[-1]["content"]
+    assert env.step("```run\n1 + 1\n```")[0].startswith("Output:\n2\n")
+    assert env.step("```python\ndef solve(x): return None\n```")[1:4] == (0.0, True, False)
+    env.close()
+    assert len(closed) == 1
