@@ -233,6 +233,7 @@ async def reward_func(queries, prompts, labels, **kwargs):
 """
 
 
+@pytest.mark.soak
 def test_a_reward_file_that_fails_for_some_rows(options, tmp_path):
     (tmp_path / "reward.py").write_text(REWARD)
     labels = ["raise", "nan", "good", "good", "good", "good"]
