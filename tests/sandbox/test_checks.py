@@ -48,7 +48,7 @@ def problems(sandbox, *names, timeout_s=20.0):
     return asyncio.run(check())
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_sandbox_that_keeps_the_contract_passes():
     names = sorted(set(CHECKS) - NOT_ISOLATED - {"cpu_time", "leaks"})
     assert problems(PlainSandbox(), *names) == []
@@ -246,7 +246,7 @@ class LosesDescriptors(PlainSandbox):
             os.close(fd)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("broken", "check", "said"),
     [
@@ -400,7 +400,7 @@ class AllGood(PlainSession):
         return CellResult("ok", b"", b"", None, None, 0, False, False, 0.0, self.sandbox.tier, True)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("broken", "check", "said"),
     [
@@ -537,7 +537,7 @@ def test_a_footprint_shows_processes_descriptors_and_files(tmp_path):
     assert list(before.grown(Footprint.take())) == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_sandbox_without_leaks_has_none():
     async def count():
         async with PlainSandbox() as sandbox:
