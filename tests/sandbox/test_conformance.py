@@ -13,7 +13,7 @@ from turngym.sandbox.hostile import HOSTILE
 from turngym.sandbox.registration import make_sandbox
 
 ARGUMENTS = {"local": {}, "docker": {"image": os.environ.get("TURNGYM_DOCKER_IMAGE", "python:3.12-slim")}}
-NUM_RUNS = {"local": 2000, "docker": 500}  # containers are a hundred times slower
+NUM_RUNS = {"local": 2000, "docker": 2000}
 BACKENDS = [
     pytest.param("local", id="local"),
     pytest.param("docker", id="docker", marks=[pytest.mark.docker, pytest.mark.soak]),
