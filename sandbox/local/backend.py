@@ -13,7 +13,7 @@ from ..languages import LANGUAGES
 from ..limits import Limits
 from ..tar_check import check_tar
 from .cgroups import Groups
-from .fork_server import Zygote, sweep_folders
+from .fork_server import NoNamespacesError, Zygote, sweep_folders
 from .handle import JailHandle
 from .plan import search_path
 from .program import run_program
@@ -112,7 +112,7 @@ class LocalSandbox(Sandbox):
         zygote = Zygote(self._preload, self._packages, self._groups, is_weak=False)
         try:
             landlock = await zygote.start()
-        except SandboxUnavailableError as error:
+        except NoNamespacesError as error:
             if not self._allow_weak:
                 raise SandboxUnavailableError(
                     f"the local sandbox cannot make namespaces here ({error}). Allow unprivileged user namespaces "

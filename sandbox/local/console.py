@@ -64,9 +64,8 @@ class Interpreter:
         if self.is_alive:
             self.is_alive = False
             self._loop.remove_reader(self.sock)
-            if (
-                self._sending is not None
-            ):  # it would wait for ever, and the loop would keep the number of a closed socket
+            # Else it would wait for ever, and the loop would keep the number of a closed socket.
+            if self._sending is not None:
                 self._loop.remove_writer(self.sock)
                 self._sending.cancel()
             self.sock.close()

@@ -33,6 +33,10 @@ main({fd}, {settings!r})
 """
 
 
+class NoNamespacesError(SandboxUnavailableError):
+    """The kernel refuses the namespaces that a jail is made of; the weak tier does without."""
+
+
 class Zygote:
     """One fork server.
 
@@ -79,7 +83,10 @@ class Zygote:
             raise
         if ready.body["op"] != "ready":
             await self.close()
-            raise SandboxUnavailableError(str(ready.body["why"]))
+            why = str(ready.body["why"])
+            if ready.body["stage"] == "namespaces":
+                raise NoNamespacesError(why)
+            raise SandboxUnavailableError(f"the local sandbox cannot import what programs are to have: {why}")
         os.rmdir(self._folder)  # mounted over and left by then
         return int(ready.body["landlock"])
 

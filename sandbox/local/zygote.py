@@ -32,14 +32,16 @@ def main(control_fd: int, settings: dict[str, Any]) -> None:
             without namespaces), `site` (whether packages lie at `root.SITE`).
     """
     control = socket.socket(fileno=control_fd)
+    stage = "namespaces"
     try:
         if settings["is_weak"]:
             _become_user(settings["user"])
         else:
             _enter_root(root.RootPlan(**settings["root"]), settings["user"])
+        stage = "imports"
         _import(settings)
     except BaseException as error:
-        wire.send(control, {"op": "failed", "why": f"{type(error).__name__}: {error}"})
+        wire.send(control, {"op": "failed", "stage": stage, "why": f"{type(error).__name__}: {error}"})
         return
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which pid 1 of a jail never gets from inside
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # jails that ended need no wait

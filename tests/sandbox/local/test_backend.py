@@ -15,7 +15,7 @@ from turngym.sandbox.limits import Limits
 from turngym.sandbox.local import fork_server
 from turngym.sandbox.local.backend import LocalSandbox
 from turngym.sandbox.local.cgroups import Groups, start_time
-from turngym.sandbox.local.fork_server import Zygote
+from turngym.sandbox.local.fork_server import NoNamespacesError, Zygote
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +81,12 @@ async def test_a_package_that_is_not_installed_is_named():
         await LocalSandbox(packages=["no_such_package"]).start()
 
 
+async def test_a_module_that_cannot_be_imported_is_no_reason_for_the_weak_tier(monkeypatch):
+    monkeypatch.setattr("turngym.sandbox.local.plan.package_binds", lambda modules: [])
+    with pytest.raises(SandboxUnavailableError, match="cannot import what programs are to have: ModuleNotFoundError"):
+        await LocalSandbox(preload=["numpy"], allow_weak=True).start()
+
+
 async def test_without_control_groups_memory_is_limited_by_looking(monkeypatch):
     monkeypatch.setattr(Groups, "find", classmethod(lambda cls: None))
     limits = Limits(memory_bytes=100 << 20, wall_s=10)
@@ -108,7 +114,7 @@ async def test_the_weak_tier_is_refused_unless_it_is_allowed(monkeypatch):
 
     async def start_without_namespaces(self):
         if not self._is_weak:
-            raise SandboxUnavailableError("unshare(0x10000000): Operation not permitted")
+            raise NoNamespacesError("unshare(0x10000000): Operation not permitted")
         return await start(self)
 
     monkeypatch.setattr(Zygote, "start", start_without_namespaces)
@@ -204,7 +210,7 @@ async def test_what_a_killed_supervisor_leaves_is_swept():
 
 async def test_a_temporary_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(SandboxUnavailableError, match=r"missing' \(TMPDIR\): No such file"):
+    with pytest.raises(SandboxUnavailableError, match=r"^the local sandbox needs .*missing' \(TMPDIR\): No such file"):
         await LocalSandbox().start()
 
 
