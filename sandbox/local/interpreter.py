@@ -37,7 +37,7 @@ def interpret() -> None:
         else:
             forks = [pid for pid in forks if not _has_ended(pid)]
             pid = _fork(control, message.fds)
-            forks = [*forks, pid] if pid else []
+            forks = [*forks, *([pid] if pid > 0 else [])] if pid else []
 
 
 def _has_ended(pid: int) -> bool:
@@ -52,10 +52,13 @@ def _fork(control: socket.socket, fds: list[int]) -> int:
     """Fork; the child goes on with its own control, stdout and stderr, in namespaces of its own.
 
     Returns:
-        The child's pid, or 0 in the child.
+        The child's pid, 0 in the child, or -1 if there is none.
     """
     here = os.getcwd()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:  # no more processes: the supervisor sees the fork's control close, and this session goes on
+        pid = -1
     if pid:
         for fd in fds:
             os.close(fd)

@@ -257,6 +257,17 @@ async def test_forks_of_forks_go_on_when_their_parents_are_closed(sandbox):
     assert sandbox.num_sessions == 0
 
 
+async def test_living_forks_count_against_the_sessions_processes(sandbox):
+    session = await sandbox.open_session(limits=Limits(num_processes=2))
+    await session.run_cell("x = 6")
+    fork = await session.fork()
+    with pytest.raises(SandboxError, match="did not fork"):
+        await session.fork()
+    assert (await session.run_cell("x * 7")).value == "42"
+    await fork.close()
+    assert (await (await session.fork()).run_cell("x")).value == "6"
+
+
 async def test_an_interpreter_that_does_not_fork_is_a_failure(sandbox, monkeypatch):
     monkeypatch.setattr("turngym.sandbox.local.starting.FORK_S", 0.5)
     session = await sandbox.open_session()
