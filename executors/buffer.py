@@ -1,10 +1,12 @@
 """Groups on their way to the learner, with a bound on how old their tokens may be when it takes them."""
 
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..envs.task import Task
-from ..errors import ConfigError, TrajectoryError
+from ..errors import TrajectoryError
+from .draws import Draw
+from .pacing import Pace
 from .trajectory import EndReason, Failure, FailureKind, Trajectory
 
 
@@ -28,41 +30,88 @@ class Group:
         """Attempts that may enter the loss and the statistics."""
         return sum(t.is_valid for t in self.trajectories)
 
+    @property
+    def oldest_version(self) -> int | None:
+        """The version of the oldest token of a valid attempt; None without one."""
+        oldest = [t.oldest_version for t in self.trajectories if t.is_valid]
+        return min((version for version in oldest if version is not None), default=None)
 
-class Buffer:
-    """First in, first out. Age is measured when groups are taken, so time in the buffer counts.
 
-    Args:
-        max_staleness: How many versions older than the learner's a token may be; 0 keeps rollouts and
-            learning in step.
-    """
+@dataclass(frozen=True)
+class Finished:
+    """A group that is done, the draw it came from, and the version of the weights when it was begun."""
 
-    def __init__(self, max_staleness: int = 0) -> None:
-        if max_staleness < 0:
-            raise ConfigError(f"max_staleness must not be negative, got {max_staleness}")
-        self._max_staleness = max_staleness
-        self._groups: deque[Group] = deque()
-        self._num_stale = 0
-
-    def __len__(self) -> int:
-        return len(self._groups)
+    draw: Draw
+    group: Group
+    began: int
 
     @property
-    def num_stale(self) -> int:
-        """Trajectories that were too old when the learner came for them, so far."""
-        return self._num_stale
+    def oldest_version(self) -> int:
+        """The version that its age is measured from."""
+        oldest = self.group.oldest_version
+        return self.began if oldest is None else oldest
 
-    def put(self, group: Group) -> None:
+
+class Buffer:
+    """Finished groups, earliest deadline first. Age is measured when they are taken, so time in the buffer counts.
+
+    Args:
+        pace: Says how old a token may be, and which groups are worth waiting for.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._finished: list[Finished] = []
+        self.num_stale = 0  # trajectories that were too old when the learner came for them
+
+    def __len__(self) -> int:
+        return len(self._finished)
+
+    @property
+    def finished(self) -> tuple[Finished, ...]:
+        """What waits for the learner, in the order of its draws."""
+        return tuple(sorted(self._finished, key=lambda finished: finished.draw.serial))
+
+    def put(self, finished: Finished) -> None:
         """Add a group."""
-        self._groups.append(group)
+        self._finished.append(finished)
 
-    def take(self, num_groups: int, version: int) -> list[Group]:
-        """Take the oldest groups, at most `num_groups`, for learning on weights of `version`.
+    def expire(self, version: int) -> list[Draw]:
+        """Remove the groups of which no valid attempt is fresh enough for weights of `version`; return their draws."""
+        expired = [f for f in self._finished if self._is_old(f, version)]
+        for finished in expired:
+            self._finished.remove(finished)
+            self.num_stale += finished.group.num_valid
+        return [finished.draw for finished in expired]
+
+    def take(self, count: int, version: int, running: Sequence[int] = ()) -> list[Finished] | None:
+        """Take `count` groups for learning on weights of `version`, in the order of their draws; None: wait.
 
         A trajectory with a token that is too old stays in its group, failed as `stale`.
+
+        Args:
+            count: How many; fewer come only where nothing runs any more.
+            version: Of the learner's weights.
+            running: Deadlines of the groups that are not finished.
         """
-        count = min(num_groups, len(self._groups))
-        return [self._checked(self._groups.popleft(), version) for _ in range(count)]
+        order = sorted(self._finished, key=lambda f: (self._deadline(f), f.draw.serial))
+        taken, left = order[:count], order[count:]
+        if running and len(taken) < count:
+            return None
+        if self._pace.must_wait([self._deadline(f) for f in left], running, version):
+            return None
+        self._finished = left
+        taken.sort(key=lambda f: f.draw.serial)
+        return [replace(f, group=self._checked(f.group, version)) for f in taken]
+
+    def _deadline(self, finished: Finished) -> int:
+        return self._pace.deadline(finished.oldest_version)
+
+    def _is_old(self, finished: Finished, version: int) -> bool:
+        """Say whether every valid attempt is too old."""
+        versions = [t.oldest_version for t in finished.group.trajectories if t.is_valid]
+        newest = max((finished.began if oldest is None else oldest for oldest in versions), default=finished.began)
+        return self._pace.deadline(newest) < version
 
     def _checked(self, group: Group, version: int) -> Group:
         return replace(group, trajectories=tuple(self._fresh_or_failed(t, version) for t in group.trajectories))
@@ -77,9 +126,10 @@ class Buffer:
                 f"task {trajectory.task.id!r} was sampled at version {oldest}, and the learner is at {version}: "
                 "tokens cannot come from weights that are not published yet"
             )
-        if lag <= self._max_staleness:
+        if lag <= self._pace.max_staleness:
             return trajectory
-        self._num_stale += 1
-        message = f"sampled at version {oldest}, {lag} versions old; max_staleness is {self._max_staleness}"
+        self.num_stale += 1
+        bound = self._pace.max_staleness
+        message = f"sampled at version {oldest}, {lag} versions old; max_staleness is {bound}"
         failure = Failure(FailureKind.STALE, message, trajectory.num_turns - 1)
         return replace(trajectory, end_reason=EndReason.FAILED, failure=failure)

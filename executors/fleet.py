@@ -1,43 +1,26 @@
-"""All rollout actors of a run as the driver sees them: groups go out, trajectories come back, the dead are replaced."""
+"""All rollout actors of a run as the driver sees them: orders go out, attempts come back, the dead are replaced."""
 
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
-from ..agents.base import Sampling
-from ..envs.task import Task
 from ..errors import DeadlineError, EngineDeadError
-from .buffer import Group
-from .ray_calls import call_all, death_of, from_ray
+from .fleet_engine import EngineRef, EngineState, Order, Outcome, Status
+from .ray_calls import death_of, first_line, from_ray
 from .trajectory import FailureKind, Trajectory
 
-_POLL_S = 0.2
-
-
-@dataclass(frozen=True)
-class Attempts:
-    """A task and the numbers of its attempts."""
-
-    task: Task
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Call:
-    """What an engine was given: the place in the list of work, and the attempts that are still wanted."""
-
-    engine: int
-    place: int
-    numbers: tuple[int, ...]
+ASK_EVERY_S = 5.0
 
 
 class Fleet:
-    """Rollout actors, each with its engine.
+    """Rollout actors, each with its engine. One thread submits and polls; another may `call` meanwhile.
+
+    An engine that dies is started anew: within its actor, whose episodes live on, or in a new one if that is gone too.
+    It then has no current weights; who brings them says so by `equip`.
 
     Args:
         make_actor: Makes rollout actor `index` and returns its Ray handle.
@@ -45,10 +28,7 @@ class Fleet:
         start_timeout_s: Deadline of an engine's start.
         max_restarts: How often dead engines are replaced, over the whole run.
         say: Where lines for the user go.
-        quiet_s: After so long without any result engines are asked whether they live, and have as long to answer.
-
-    Attributes:
-        on_restart: Called with the index of a replaced engine, before it gets work: brings it the weights.
+        quiet_s: Deadline of a health check; an actor that does not answer in time counts as dead.
     """
 
     def __init__(
@@ -66,164 +46,228 @@ class Fleet:
         self._restarts_left = max_restarts
         self._say = say
         self._quiet_s = quiet_s
-        self._dead: dict[int, str] = {}  # engines to be replaced, and how each died
-        self.on_restart: Callable[[int], None] | None = None
+        self._lock = threading.RLock()
+        self._running: dict[Any, tuple[Order, EngineState]] = {}
         self.num_restarts = 0
-        self._starting: list[Any] = []
-        self.actors: list[Any] = [make_actor(index) for index in range(num_engines)]
+        self._engines = [EngineState(index, make_actor(index)) for index in range(num_engines)]
+
+    @property
+    def bare(self) -> list[EngineRef]:
+        """Engines that are started and wait for the current weights."""
+        with self._lock:
+            return [engine.ref for engine in self._engines if engine.status is Status.BARE]
+
+    @property
+    def started(self) -> list[EngineRef]:
+        """Engines that can be called."""
+        with self._lock:
+            return [engine.ref for engine in self._engines if engine.is_started]
 
     def begin_start(self) -> list[Any]:
         """Let all engines start; return the calls, each giving the engine's context length."""
-        self._starting = [actor.start.remote() for actor in self.actors]
-        return list(self._starting)
+        for engine in self._engines:
+            engine.start = engine.actor.start.remote()
+        self._introduce()
+        return [engine.start for engine in self._engines]
 
-    def run(
-        self,
-        work: Sequence[Attempts],
-        sampling: Sampling,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> Iterator[tuple[int, Group]]:
-        """Run all work at once; yield each group when it is done, with its place in `work`. Stops early when told to.
+    def submit(self, order: Order) -> bool:
+        """Give an order to the least loaded engine that lives; return whether there is one."""
+        with self._lock:
+            live = [engine for engine in self._engines if engine.status is Status.LIVE]
+            if not live:
+                return False
+            engine = min(live, key=lambda engine: engine.load)
+            handle = engine.actor.run_group.remote(order.task, order.numbers, order.sampling)
+            self._running[handle] = order, engine
+            engine.load += len(order.numbers)
+            return True
 
-        Attempts whose engine dies are run again, on an engine that lives. Work may hold a task more than once.
+    def poll(self, timeout_s: float) -> list[Outcome]:
+        """Wait until something happens, at most so long; see to dead engines, and return what came of orders.
 
         Raises:
-            EngineDeadError: Engines died more often than they may be replaced.
+            EngineDeadError: No engine lives and none can be started.
+            TurnGymError: An order failed in a way that is no failure of an attempt.
         """
-        waiting = deque((place, attempts.numbers) for place, attempts in enumerate(work))
-        running: dict[Any, _Call] = {}
-        finished: dict[int, list[Trajectory]] = {place: [] for place in range(len(work))}
-        heard_at = time.monotonic()
-        while waiting or running:
-            # Once the other calls of a dead engine have come back too, with what they had.
-            for index in self._dead.keys() - {call.engine for call in running.values()}:
-                self._replace(index)
-            while waiting and len(self._dead) < len(self.actors):
-                place, numbers = waiting.popleft()
-                index = self._least_loaded(running)
-                handle = self.actors[index].run_group.remote(work[place].task, numbers, sampling)
-                running[handle] = _Call(index, place, numbers)
-            done, _ = ray.wait(list(running), num_returns=1, timeout=_POLL_S)
-            if should_stop():
-                for handle in running:
-                    ray.cancel(handle, force=False)
-                return
-            for handle in done:
-                call = running.pop(handle)
-                alive = self._result(handle, call.engine)
-                finished[call.place] += alive
-                if missing := tuple(sorted(set(call.numbers) - {t.attempt for t in alive})):
-                    waiting.append((call.place, missing))
-                    continue
-                whole = sorted(finished.pop(call.place), key=lambda t: t.attempt)
-                yield call.place, Group(work[call.place].task, tuple(whole))
-            if done:
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > self._quiet_s:
-                self._find_silent({call.engine for call in running.values()})
-                for handle in [handle for handle, call in running.items() if call.engine in self._dead]:
-                    lost = running.pop(handle)
-                    waiting.append((lost.place, lost.numbers))
-                heard_at = time.monotonic()
+        with self._lock:
+            watched = [*self._running, *(e.start for e in self._engines if e.status is Status.STARTING)]
+        if watched:
+            ray.wait(watched, num_returns=1, timeout=timeout_s)
+        else:
+            time.sleep(timeout_s)
+        with self._lock:
+            handles = list(self._running)
+            done, _ = ray.wait(handles, num_returns=len(handles), timeout=0) if handles else ([], [])
+            outcomes = [self._outcome(handle) for handle in done]
+            for engine in self._engines:
+                self._ask_health(engine)
+                self._see_to_start(engine)
+                if engine.status is Status.DEAD:
+                    outcomes += self._restart(engine)
+            if all(engine.status is Status.GONE for engine in self._engines):
+                raise EngineDeadError("no engine lives any more, and --vllm.max_restarts are used up")
+            return outcomes
+
+    def cancel(self, keys: Iterable[int]) -> None:
+        """End orders; nothing comes of them, and what their episodes hold is freed."""
+        wanted = set(keys)
+        with self._lock:
+            for handle in [handle for handle, (order, _) in self._running.items() if order.key in wanted]:
+                order, engine = self._running.pop(handle)
+                engine.load -= len(order.numbers)
+                ray.cancel(handle, force=False)
 
     def call(
-        self, indices: Sequence[int], method: str, *arguments: object, timeout_s: float, what: str
-    ) -> dict[int, Any]:
-        """Call a method of these engines and return the results of those that live; `replace_dead` sees to the others.
+        self, engines: Sequence[EngineRef], method: str, *arguments: object, timeout_s: float, what: str
+    ) -> dict[EngineRef, Any]:
+        """Call a method of these engines and return the results of those that live; others are started anew.
+
+        Args:
+            engines: As `started` gave them; those that were replaced since are passed over.
+            method: Of the rollout actor.
+            arguments: Its arguments.
+            timeout_s: Deadline; an engine that is late counts as dead.
+            what: What is done, for messages.
 
         Raises:
-            DeadlineError: Not all calls ended in time.
+            DeadlineError: No engine answered in time.
             TurnGymError: What a call raised on an engine that lives.
         """
-        handles = {
-            index: getattr(self.actors[index], method).remote(*arguments)
-            for index in indices
-            if index not in self._dead
-        }
+        with self._lock:
+            asked = {e.ref: e for e in self._engines if e.is_started and e.ref in engines}
+            handles = {ref: getattr(engine.actor, method).remote(*arguments) for ref, engine in asked.items()}
         if not handles:
             return {}
         _, pending = ray.wait(list(handles.values()), num_returns=len(handles), timeout=timeout_s)
-        if pending:
-            late = [index for index, handle in handles.items() if handle in pending]
-            raise DeadlineError(f"{what} took longer than its deadline of {timeout_s} s in engine {late[0]}")
-        results: dict[int, Any] = {}
-        for index, handle in handles.items():
+        late = [ref for ref, handle in handles.items() if handle in pending]
+        results: dict[EngineRef, Any] = {}
+        for ref in late:
+            self._died(asked[ref], f"{what} took longer than its deadline of {timeout_s:g} s", has_process=False)
+        if len(late) == len(handles):
+            names = ", ".join(str(ref.index) for ref in late)
+            raise DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s in engine {names}")
+        for ref in handles.keys() - set(late):
             try:
-                results[index] = ray.get(handle)
+                results[ref] = ray.get(handles[ref])
             except RayError as error:
-                if (cause := death_of(error)) is None:
-                    raise from_ray(error, what, f"engine {index}") from error
-                self._dead[index] = cause
+                if not self._is_death(error, asked[ref]):
+                    raise from_ray(error, what, f"engine {ref.index}") from error
         return results
 
-    def replace_dead(self) -> None:
-        """Put a new engine in the place of each dead one, and bring it the current weights.
-
-        Raises:
-            EngineDeadError: No replacement is left.
-        """
-        while self._dead:
-            self._replace(next(iter(self._dead)))
+    def equip(self, engines: Iterable[EngineRef]) -> None:
+        """Take note that these engines have the current weights, and may have work."""
+        wanted = set(engines)
+        with self._lock:
+            for engine in self._engines:
+                if engine.status is Status.BARE and engine.ref in wanted:
+                    engine.status = Status.LIVE
 
     def kill(self) -> None:
         """End all engines at once; requests that run are lost."""
-        for actor in self.actors:
-            ray.kill(actor, no_restart=True)
+        with self._lock:
+            for engine in self._engines:
+                ray.kill(engine.actor, no_restart=True)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Stop all engines, kindly first; one that still starts would not hear."""
-        _, pending = (
-            ray.wait(self._starting, num_returns=len(self._starting), timeout=0) if self._starting else ([], [])
-        )
+        starts = [engine.start for engine in self._engines if engine.start is not None]
+        _, pending = ray.wait(starts, num_returns=len(starts), timeout=0) if starts else ([], [])
         if not pending:
-            calls = [actor.close.remote() for actor in self.actors]
+            calls = [engine.actor.close.remote() for engine in self._engines]
             ray.wait(calls, num_returns=len(calls), timeout=timeout_s)
         self.kill()
 
-    def _replace(self, index: int) -> None:
-        cause = self._dead.pop(index)
-        if self._restarts_left <= 0:
-            raise EngineDeadError(f"engine {index} died ({cause}) and --vllm.max_restarts are used up")
+    def _introduce(self) -> None:
+        """Tell each actor of the others, so that its episodes can go on when its own engine dies."""
+        actors = [engine.actor for engine in self._engines]
+        for engine in self._engines:
+            engine.actor.meet.remote([actor for actor in actors if actor is not engine.actor])
+
+    def _outcome(self, handle: Any) -> Outcome:
+        """Return what came of an order; attempts that died with an engine are lost."""
+        order, engine = self._running.pop(handle)
+        engine.load -= len(order.numbers)
+        try:
+            trajectories: tuple[Trajectory, ...] = ray.get(handle).trajectories
+        except RayError as error:
+            if not self._is_death(error, engine):
+                raise from_ray(error, f"an episode of task {order.task.id!r}", f"engine {engine.index}") from error
+            return Outcome(order, (), order.numbers)
+        kept = tuple(t for t in trajectories if t.failure is None or t.failure.kind is not FailureKind.ENGINE_DEAD)
+        if len(kept) < len(trajectories):
+            engine.asked_at = 0.0  # its health is asked for at once
+        return Outcome(order, kept, tuple(sorted(set(order.numbers) - {t.attempt for t in kept})))
+
+    def _is_death(self, error: RayError, engine: EngineState) -> bool:
+        """Say whether a call failed because the engine is dead, and take note of it."""
+        if (cause := death_of(error)) is None:
+            return False
+        self._died(engine, cause, has_process=not isinstance(error, RayActorError))
+        return True
+
+    def _died(self, engine: EngineState, cause: str, *, has_process: bool) -> None:
+        with self._lock:
+            if engine.is_started:
+                self._say(f"engine {engine.index} died: {cause}")
+                engine.status, engine.has_process = Status.DEAD, has_process
+
+    def _ask_health(self, engine: EngineState) -> None:
+        now = time.monotonic()
+        if not engine.is_started:
+            engine.question = None
+        elif engine.question is None:
+            if now - engine.asked_at > ASK_EVERY_S:
+                engine.question, engine.asked_at = engine.actor.health.remote(), now
+        elif ray.wait([engine.question], timeout=0)[0]:
+            try:
+                ray.get(engine.question)
+            except RayError as error:
+                if not self._is_death(error, engine):
+                    self._died(engine, f"its health check failed: {first_line(error)}", has_process=False)
+            engine.question = None
+        elif now - engine.asked_at > self._quiet_s:
+            self._died(engine, f"it did not answer a health check within {self._quiet_s:g} s", has_process=False)
+
+    def _restart(self, engine: EngineState) -> list[Outcome]:
+        """Start a dead engine anew; return what was lost with it: nothing where its actor lives."""
+        outcomes: list[Outcome] = []
+        has_restart = self._restarts_left > 0
+        if not engine.has_process or not has_restart:
+            lost = [handle for handle, (_, where) in self._running.items() if where is engine]
+            outcomes = [Outcome(o, (), o.numbers) for o, _ in (self._running.pop(handle) for handle in lost)]
+            engine.load = 0
+            ray.kill(engine.actor, no_restart=True)
+        if not has_restart:
+            self._say(f"engine {engine.index} is not started again: --vllm.max_restarts are used up")
+            engine.status = Status.GONE
+            return outcomes
         self._restarts_left -= 1
         self.num_restarts += 1
-        self._say(f"engine {index} died ({cause}); starting another in its place")
-        ray.kill(self.actors[index], no_restart=True)
-        self.actors[index] = self._make_actor(index)
-        call_all([self.actors[index].start.remote()], self._start_timeout_s, f"restarting engine {index}")
-        if self.on_restart is not None:
-            self.on_restart(index)
+        self._say(f"engine {engine.index} starts anew" + ("" if engine.has_process else ", in a new process"))
+        if engine.has_process:
+            engine.start = engine.actor.restart.remote()
+        else:
+            engine.actor = self._make_actor(engine.index)
+            engine.start = engine.actor.start.remote()
+            self._introduce()
+        engine.status, engine.has_process = Status.STARTING, True
+        engine.generation += 1
+        engine.start_until = time.monotonic() + self._start_timeout_s
+        return outcomes
 
-    def _least_loaded(self, running: dict[Any, _Call]) -> int:
-        load = {index: 0 for index in range(len(self.actors)) if index not in self._dead}
-        for call in running.values():
-            if call.engine in load:
-                load[call.engine] += len(call.numbers)
-        return min(load, key=lambda index: load[index])
-
-    def _result(self, handle: Any, engine: int) -> list[Trajectory]:
-        """Return the attempts of a call that stand; note the engine as dead if some fell with it."""
-        try:
-            group: Group = ray.get(handle)
-        except RayError as error:
-            if (cause := death_of(error)) is None:
-                raise from_ray(error, "running episodes", f"engine {engine}") from error
-            self._dead[engine] = cause
-            return []
-        alive: list[Trajectory] = []
-        for trajectory in group.trajectories:
-            failure = trajectory.failure
-            if failure is not None and failure.kind is FailureKind.ENGINE_DEAD:
-                self._dead[engine] = failure.message
-            else:
-                alive.append(trajectory)
-        return alive
-
-    def _find_silent(self, engines: set[int]) -> None:
-        """Note engines as dead that do not answer any more: a process that hangs returns no call and raises nothing."""
-        asked = {index: self.actors[index].health.remote() for index in sorted(engines - self._dead.keys())}
-        answered, _ = (
-            ray.wait(list(asked.values()), num_returns=len(asked), timeout=self._quiet_s) if asked else ([], [])
-        )
-        for index, handle in asked.items():
-            if handle not in answered:
-                self._dead[index] = f"it has not answered for {self._quiet_s:.0f} s"
+    def _see_to_start(self, engine: EngineState) -> None:
+        if engine.status is not Status.STARTING:
+            return
+        if ray.wait([engine.start], timeout=0)[0]:
+            try:
+                ray.get(engine.start)
+                engine.status, engine.asked_at = Status.BARE, time.monotonic()
+                return
+            except RayError as error:
+                why = str(from_ray(error, "its start", f"engine {engine.index}"))
+        elif time.monotonic() > engine.start_until:
+            why = f"it took longer than {self._start_timeout_s:g} s"
+        else:
+            return
+        self._say(f"engine {engine.index} could not be started: {why}")
+        engine.status, engine.has_process = Status.DEAD, False

@@ -29,6 +29,13 @@ class RolloutOptions:
     """Strings that end a turn."""
     max_retries: int = 2
     """How often a failed attempt is begun again before it counts as failed."""
+    max_failed_attempts: float = 0.5
+    """A task of which a larger share of attempts fails is dropped, and another one drawn for it."""
+    vllm_generate_batch_size: int | None = None
+    """Tasks in flight for one step; more than batch_size makes up for those that dynamic filtering leaves out."""
+    straggler_timeout_s: float | None = None
+    """How long a step waits after the last task that came; those that are late and would be too old for the next
+    step are then given up and begun anew. By default as long as they take."""
 
 
 @dataclass(frozen=True)

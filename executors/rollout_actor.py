@@ -4,19 +4,27 @@ import asyncio
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import RayError
 
-from ..agents.base import Sampling
+from ..agents.base import Completion, Sampling
 from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
 from ..envs.task import Task
+from ..errors import EngineDeadError
 from .buffer import Group
+from .engines.base import UpdateMode
 from .engines.vllm import VllmConfig, VllmEngine
 from .env_pool import EnvPool
+from .failover import Failover, Peer
 from .limits import Limits
 from .multi_turn import MultiTurn
+from .ray_calls import death_of, from_ray
 from .retry import retrying, stable_seed
 from .weights import Bucket
 
@@ -44,11 +52,26 @@ class RolloutActor:
         pool = EnvPool(config.num_env_threads)
         self._executor = MultiTurn(agent, config.env, pool, config.limits)
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
+        self._generator = Failover(self._engine)
 
     async def start(self) -> int:
         """Start the engine and return its context length."""
         await self._engine.start()
         return self._engine.max_context
+
+    async def restart(self) -> int:
+        """Start a dead engine anew and return its context length; until it has weights, episodes ask others or wait."""
+        self._generator.lost()
+        await self._engine.restart()
+        return self._engine.max_context
+
+    async def meet(self, others: Sequence[Any]) -> None:
+        """Get to know the other rollout actors, whose engines answer when this one cannot."""
+        self._generator.peers = [_peer(actor) for actor in others]
+
+    async def answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, request: str) -> Completion:
+        """Sample one completion for another actor's episode; raise `EngineDeadError` if this engine cannot."""
+        return await self._generator.answer(prompt_ids, sampling, request)
 
     async def run_group(self, task: Task, attempts: Sequence[int], sampling: Sampling) -> Group:
         """Run the attempts at one task, all at once.
@@ -63,7 +86,7 @@ class RolloutActor:
                 self._executor,
                 task,
                 attempt,
-                self._engine,
+                self._generator,
                 sampling,
                 seed_for,
                 max_retries=self._config.max_retries,
@@ -82,9 +105,9 @@ class RolloutActor:
         """Raise `EngineDeadError` unless the engine answers."""
         await self._engine.health()
 
-    async def begin_update(self) -> None:
-        """Let running requests finish and make ready for weights."""
-        await self._engine.pause()
+    async def begin_update(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
+        """Pause, as the mode says with running requests, and make ready for weights."""
+        await self._engine.pause(mode)
         await self._engine.begin_update()
 
     async def load_bucket(self, bucket: Bucket) -> int:
@@ -95,12 +118,30 @@ class RolloutActor:
         """Use the new weights, admit requests again, and return the version now in use."""
         await self._engine.finish_update(version)
         await self._engine.resume()
+        self._generator.revived()
         return self._engine.version
 
     async def close(self) -> None:
         """Stop the engine and leave no process behind."""
         await self._engine.close()
         self._executor.env_pool.close()
+
+
+def _peer(actor: Any) -> Peer:
+    async def ask(prompt_ids: NDArray[np.int32], sampling: Sampling, request: str) -> Completion:
+        call = actor.answer.remote(prompt_ids, sampling, request)
+        try:
+            completion: Completion = await call
+        except asyncio.CancelledError:
+            ray.cancel(call, force=False)
+            raise
+        except RayError as error:
+            if (cause := death_of(error)) is not None:
+                raise EngineDeadError(cause) from error
+            raise from_ray(error, f"request {request!r}", "another engine") from error
+        return completion
+
+    return ask
 
 
 def _seed(run_seed: int, task_id: str, attempt: int, turn: int) -> int:

@@ -48,6 +48,7 @@ class FailureKind(StrEnum):
     ENGINE_DEAD = "engine_dead"
     ENGINE_TIMEOUT = "engine_timeout"
     CANCELLED = "cancelled"
+    LOST = "lost"  # nothing came back of it, however often it was begun
     STALE = "stale"  # too old when the learner came for it
 
 
@@ -119,3 +120,10 @@ class Trajectory:
         """The version of the oldest sampled token; None when nothing was sampled."""
         oldest = [s.versions[s.is_action].min() for s in self.sequences if s.num_actions]
         return int(min(oldest)) if oldest else None
+
+    @property
+    def num_versions(self) -> int:
+        """Versions of the weights that its tokens were sampled by."""
+        return (
+            len(np.unique(np.concatenate([s.versions[s.is_action] for s in self.sequences]))) if self.sequences else 0
+        )

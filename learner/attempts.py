@@ -1,10 +1,9 @@
-"""What came of one step's attempts: their metrics, and whether too many failed."""
+"""What came of one step's attempts, in numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..errors import TrajectoryError
 from ..executors.trajectory import Trajectory
 
 
@@ -29,15 +28,15 @@ def rollout_metrics(trajectories: Sequence[Trajectory], seconds: float) -> dict[
     return metrics
 
 
-def check_failures(trajectories: Sequence[Trajectory], max_failed_fraction: float) -> None:
-    """Stop the run where too many attempts failed.
-
-    Raises:
-        TrajectoryError: More than this share of them failed, or all.
-    """
-    failures = [t.failure for t in trajectories if t.failure is not None]
-    if len(failures) > max_failed_fraction * len(trajectories) or len(failures) == len(trajectories):
-        raise TrajectoryError(
-            f"{len(failures)} of {len(trajectories)} attempts of this step failed (--train.max_failed_fraction "
-            f"{max_failed_fraction}); the first: {failures[0].kind.value}: {failures[0].message}"
-        )
+def staleness_metrics(
+    trajectories: Sequence[Trajectory], version: int, counts: Mapping[str, int], num_ready: int
+) -> dict[str, float]:
+    """Return how old the tokens are that a step learns from, in versions, and what did not come this far."""
+    lags = [version - t.oldest_version for t in trajectories if t.is_valid and t.oldest_version is not None]
+    spans = [t.num_versions for t in trajectories if t.is_valid]
+    metrics = {f"rollouts/{name}": float(count) for name, count in counts.items()}
+    metrics["rollouts/ready"] = float(num_ready)
+    if lags:
+        metrics |= {"staleness/mean": float(np.mean(lags)), "staleness/max": float(max(lags))}
+        metrics["staleness/spanning"] = float(np.mean([span > 1 for span in spans]))
+    return metrics

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ..agents.base import Sampling
 from ..envs.task import Task
 from ..executors.buffer import Group
-from ..executors.fleet import Attempts, Fleet
+from ..executors.rollouts import Rollouts
 from .progress import Progress
 
 
@@ -31,26 +31,31 @@ class EvalResult:
 
 
 def evaluate(
-    fleet: Fleet,
+    rollouts: Rollouts,
     tasks: Sequence[Task],
     sampling: Sampling,
     attempts_per_task: int,
     progress: Progress,
     should_stop: Callable[[], bool],
+    on_idle: Callable[[], None] = lambda: None,
     judge: Callable[[Sequence[Group]], NDArray[np.float64]] | None = None,
 ) -> EvalResult | None:
     """Run all tasks and return the scores, in the order of the tasks; None when told to stop.
 
     `judge` gives each attempt's reward, NaN where it has none; by default it is the environment's.
     """
-    numbers = tuple(range(attempts_per_task))
-    done: dict[int, Group] = {}
-    for place, group in fleet.run([Attempts(task, numbers) for task in tasks], sampling, should_stop):
-        done[place] = group
-        progress.detail(f"{len(done)}/{len(tasks)} tasks")
-    if len(done) < len(tasks):
+    total = len(tasks)
+    done = rollouts.run_all(
+        tasks,
+        tuple(range(attempts_per_task)),
+        sampling,
+        should_stop,
+        lambda count: progress.detail(f"{count}/{total} tasks"),
+        on_idle,
+    )
+    if done is None:
         return None
-    groups = tuple(done[place] for place in range(len(tasks)))
+    groups = tuple(done)
     rewards_A = _own_rewards(groups) if judge is None else judge(groups)
     places = np.cumsum([len(group.trajectories) for group in groups])[:-1]
     known = [part[np.isfinite(part)] for part in np.split(rewards_A, places)]

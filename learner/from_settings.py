@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 from ..agents.base import Sampling
 from ..errors import ConfigError
+from ..executors.dispatch import RolloutPlan
+from ..executors.engines.base import UpdateMode
 from ..executors.engines.vllm import VllmConfig
 from ..executors.engines.vllm_adapter import Adapter
 from ..executors.limits import Limits
+from ..executors.pacing import Pace
 from ..executors.rollout_actor import RolloutConfig
 from ..registry import nearest, with_absolute_file
 from .advantages import NEEDS_TEACHER
@@ -220,6 +223,46 @@ def micro_batching(train: TrainOptions, hidden_size: int) -> MicroBatching:
     return MicroBatching(max_sequences=train.micro_batch_size, attention_length=attention_length)
 
 
+def batches_ahead(settings: TrainSettings) -> int:
+    """Return how many batches rollouts run ahead of the learner."""
+    return settings.train.async_queue_size if settings.train.async_enable else 0
+
+
+def update_mode(settings: TrainSettings) -> UpdateMode:
+    """Return what becomes of running completions when weights are updated."""
+    return (
+        UpdateMode(settings.train.partial_rollout_cache) if settings.train.partial_rollout_enable else UpdateMode.DRAIN
+    )
+
+
+def pace(settings: TrainSettings) -> Pace:
+    """Return how far rollouts run ahead of the learner, and how old a token may be that it learns from."""
+    ahead, bound = batches_ahead(settings), settings.train.max_staleness
+    if bound is None:
+        bound = ahead + 1 if ahead else 0
+    return Pace(
+        batch_groups=settings.rollout.batch_size,
+        batches_ahead=ahead,
+        max_staleness=bound,
+        generate_groups=settings.rollout.vllm_generate_batch_size,
+    )
+
+
+def rollout_plan(settings: TrainSettings) -> RolloutPlan:
+    """Return how groups are rolled out."""
+    rollout, env_s = settings.rollout, settings.env_pool.timeout_s
+    loop = loop_settings(settings, 1)
+    return RolloutPlan(
+        numbers=tuple(range(rollout.n_samples_per_prompt)),
+        sampling=loop.sampling,
+        max_failed_attempts=rollout.max_failed_attempts,
+        max_failed_fraction=settings.train.max_failed_fraction,
+        # Each try may take its time, and its last step and its closing some more; then the answer is not coming.
+        lease_s=(rollout.max_retries + 1) * (rollout.max_seconds + 4 * env_s) + settings.vllm.start_timeout_s,
+        straggler_s=rollout.straggler_timeout_s,
+    )
+
+
 def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:
     """Return the numbers of the loop."""
     rollout, held_out = settings.rollout, settings.eval
@@ -246,6 +289,7 @@ def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:
         peak_lr=settings.actor.adam.lr,
         critic_peak_lr=settings.critic.adam.lr,
         freezing_steps=settings.critic.freezing_steps,
+        runs_ahead=settings.train.async_enable,
         max_failed_fraction=settings.train.max_failed_fraction,
         trajectories_per_step=settings.logger.trajectories_per_step,
     )

@@ -1,5 +1,6 @@
 """The training loop, to be read from top to bottom."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -8,20 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..envs.task import Task
-from ..executors.buffer import Buffer, Group
-from ..executors.fleet import Attempts
+from ..executors.buffer import Group
+from ..executors.buffer_file import FINISHED, write_finished
+from ..executors.dispatch import check_failures
 from ..executors.trajectory import Trajectory
 from .advantages import NEEDS_TEACHER
-from .attempts import check_failures, rollout_metrics
+from .attempts import rollout_metrics, staleness_metrics
 from .batch import Batch, assemble
 from .evaluation import evaluate
-from .frontier import Frontier
+from .gather import gather
 from .kl_controller import KlController
 from .loop_parts import InterruptedStepError, LoopSettings, LoopState, Parts
 from .report import Scores
 from .step_advantages import with_advantages
-from .step_rewards import shaped_rewards, step_rewards
+from .step_rewards import shaped_rewards
 
 
 def run_loop(
@@ -40,37 +41,42 @@ def run_loop(
         TrajectoryError: More attempts of one step failed than may.
         EngineError: Engines died more often than they may be replaced.
     """
-    progress, frontier = parts.progress, parts.frontier
-    buffer = Buffer(max_staleness=0)
+    progress, rollouts = parts.progress, parts.rollouts
     eval_groups: list[Group] = []
+    ended_at = time.monotonic()
     try:
         # Before the first step; later where a run goes on that was interrupted while it evaluated.
-        if _is_due(state.step, frontier, settings) and state.step not in scores.by_step:
+        if _is_due(state.step, parts, settings) and state.step not in scores.by_step:
             eval_groups = _evaluate(parts, settings, state, scores, {})
-        while state.step < settings.num_steps and frontier.num_left:
+        while state.step < settings.num_steps and rollouts.has_more:
             step = state.step + 1
             seconds: dict[str, float] = {}
             progress.step_began(step)
 
-            # 1. Tasks, and an episode for each attempt, all in flight at once.
-            tasks = [parts.tasks[index] for index in frontier.take(settings.batches.tasks_per_step)]
+            # 1. Groups of finished episodes, until the batch is full; with their rewards, what they are worth.
             with progress.stage("rollout", seconds):
-                for group in _roll_out(parts, settings, tasks):
-                    buffer.put(group)
-            groups = buffer.take(len(tasks), parts.sync.version)
+                rollouts.begin_batch(parts.sync.version, settings.num_steps - state.step)
+                gathered = gather(parts, settings, partial(_idle, parts, settings))
+                rollouts.begin_learning()
+            groups, rewards = gathered.groups, gathered.rewards
             trajectories = [t for group in groups for t in group.trajectories]
-            metrics = rollout_metrics(trajectories, seconds["rollout"])
-            parts.folder.train_store.write(step, _kept(trajectories, settings.trajectories_per_step))
-            check_failures(trajectories, settings.max_failed_fraction)
-
-            # 2. What each attempt is worth, and what the other models say of its tokens.
+            now = time.monotonic()
+            metrics = rollout_metrics(
+                gathered.trajectories, now - ended_at if settings.runs_ahead else seconds["rollout"]
+            )
+            metrics |= staleness_metrics(trajectories, parts.sync.version, rollouts.counts, rollouts.num_ready)
+            parts.folder.train_store.write(step, _kept(gathered.trajectories, settings.trajectories_per_step))
+            check_failures(gathered.trajectories, len(gathered.trajectories), settings.max_failed_fraction)
+            if not groups:
+                progress.say("no task is left: the last ones were all filtered out or dropped")
+                break
+            # 2. What the other models say of their tokens.
             with progress.stage("score", seconds):
-                rewards = step_rewards(parts, settings, groups)
                 batch = _score(parts, settings, state, assemble(trajectories, rewards.is_valid_A))
 
             # 3. One advantage for each action token.
             batch, advantage_metrics = with_advantages(batch, groups, rewards, settings, state)
-            metrics |= advantage_metrics | rewards.metrics
+            metrics |= advantage_metrics | gathered.metrics
 
             # 4. Optimiser steps.
             updates = state.optimizer_steps
@@ -80,22 +86,26 @@ def run_loop(
             if settings.algo.kl.init_coef:
                 metrics["kl/coef"] = state.kl_coef
             state.kl_coef = _next_kl_coef(settings, state, metrics, batch.num_attempts)
-            state.step, state.frontier = step, frontier.state()  # from here on the step is whole, whatever follows
+            # From here on the step is whole, whatever follows.
+            state.step = step
+            state.rollouts, state.frontier = rollouts.state(parts.frontier.state)
 
             # 5. The engines get the new weights, if there are any.
             if state.optimizer_steps > updates:
                 with progress.stage("sync", seconds):
+                    rollouts.drop_stale(parts.sync.version + 1)
                     parts.sync.publish()
 
             # 6. Held-out tasks, now and then.
             is_cut_short = False
-            if _is_due(step, frontier, settings):
+            if _is_due(step, parts, settings):
                 try:
                     eval_groups = _evaluate(parts, settings, state, scores, seconds)
                 except InterruptedStepError:
                     is_cut_short = True  # the step itself is whole, and goes into the books
 
             # 7. The books, and a checkpoint now and then.
+            ended_at = time.monotonic()
             row = {"step": step, "version": parts.sync.version, **metrics, "seconds": seconds}
             rows.append(row)
             parts.folder.append_metrics(row)
@@ -105,6 +115,8 @@ def run_loop(
             if settings.save_every > 0 and step % settings.save_every == 0:
                 with progress.stage("save", seconds):
                     save(parts, state, scores)
+        if settings.eval_at_end and state.step not in scores.by_step:  # the last step was not known as the last
+            eval_groups = _evaluate(parts, settings, state, scores, {})
     except InterruptedStepError:
         state.is_interrupted = True
     return eval_groups
@@ -116,6 +128,7 @@ def save(parts: Parts, state: LoopState, scores: Scores) -> None:
         return
     tag = parts.checkpoints.begin(state.step)
     parts.roles.save(str(parts.checkpoints.root), tag, {"step": state.step})
+    write_finished(parts.checkpoints.root / tag / FINISHED, state.rollouts.finished)
     parts.checkpoints.finish(
         state.step,
         {
@@ -125,22 +138,17 @@ def save(parts: Parts, state: LoopState, scores: Scores) -> None:
             "version": parts.sync.version,
             "written_by": parts.written_by,
             "frontier": asdict(state.frontier),
+            "rollout_counts": state.rollouts.counts,
             "scores": {str(step): reward for step, reward in scores.by_step.items()},
         },
     )
     state.saved_step = state.step
 
 
-def _roll_out(parts: Parts, settings: LoopSettings, tasks: Sequence[Task]) -> list[Group]:
-    numbers = tuple(range(settings.batches.attempts_per_task))
-    work = [Attempts(task, numbers) for task in tasks]
-    groups: dict[int, Group] = {}
-    for place, group in parts.fleet.run(work, settings.sampling, parts.interrupt.is_set):
-        groups[place] = group
-        parts.progress.detail(f"{len(groups)}/{len(tasks)} tasks")
-    if len(groups) < len(tasks):
-        raise InterruptedStepError
-    return [groups[place] for place in range(len(tasks))]
+def _idle(parts: Parts, settings: LoopSettings) -> None:
+    """Use the wait: the learner still has the published weights, which engines that were started anew want."""
+    parts.sync.bring()
+    parts.progress.detail(f"{parts.rollouts.num_ready}/{settings.batches.tasks_per_step} tasks")
 
 
 def _score(parts: Parts, settings: LoopSettings, state: LoopState, batch: Batch) -> Batch:
@@ -196,12 +204,13 @@ def _evaluate(
 ) -> list[Group]:
     with parts.progress.stage("eval", seconds):
         result = evaluate(
-            parts.fleet,
+            parts.rollouts,
             parts.eval_tasks,
             settings.eval_sampling,
             settings.eval_attempts,
             parts.progress,
             parts.interrupt.is_set,
+            on_idle=parts.sync.bring,
             judge=None if parts.reward_reader is None else partial(_judged, parts, settings),
         )
     if result is None:
@@ -226,11 +235,11 @@ def _judged(parts: Parts, settings: LoopSettings, groups: Sequence[Group]) -> ND
     return shaped_rewards(parts, settings, groups).raw_rewards_A
 
 
-def _is_due(step: int, frontier: Frontier, settings: LoopSettings) -> bool:
+def _is_due(step: int, parts: Parts, settings: LoopSettings) -> bool:
     """Whether the held-out tasks are to be scored after this step."""
     if step == 0:
         return settings.eval_at_start
-    is_last = step >= settings.num_steps or not frontier.num_left
+    is_last = step >= settings.num_steps or not parts.rollouts.has_more
     return (is_last and settings.eval_at_end) or (settings.eval_every > 0 and step % settings.eval_every == 0)
 
 

@@ -1,12 +1,14 @@
 """What the loop drives, its numbers, and where it stands."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..agents.base import Sampling
 from ..envs.task import Task
 from ..errors import TurnGymError
+from ..executors.dispatch import RolloutState
 from ..executors.fleet import Fleet
+from ..executors.rollouts import Rollouts
 from .checkpoint import CheckpointFolder
 from .frontier import Frontier, FrontierState
 from .interrupt import Interrupt
@@ -47,8 +49,14 @@ class LoopSettings:
     peak_lr: float
     critic_peak_lr: float
     freezing_steps: int  # first steps, in which only the critic learns
+    runs_ahead: bool  # rollouts go on while the learner works
     max_failed_fraction: float
     trajectories_per_step: int
+
+    @property
+    def filters(self) -> bool:
+        """Whether groups that teach nothing are left out, and others taken for them."""
+        return self.algo.dynamic_filtering_enable
 
 
 @dataclass
@@ -56,7 +64,8 @@ class LoopState:
     """Where the loop stands after its last whole step; what a checkpoint's driver part holds.
 
     Attributes:
-        frontier: Which tasks come next. Those of a step that was cut short are handed out again.
+        frontier: Which tasks come next. Those of a step that was cut short are drawn again.
+        rollouts: What was finished ahead of the learner, and what was begun.
         step: Steps done.
         optimizer_steps: Updates of the actor's weights.
         critic_steps: Updates of the critic's.
@@ -66,6 +75,7 @@ class LoopState:
     """
 
     frontier: FrontierState
+    rollouts: RolloutState = field(default_factory=lambda: RolloutState((), (), {}))
     step: int = 0
     optimizer_steps: int = 0
     critic_steps: int = 0
@@ -78,10 +88,10 @@ class LoopState:
 class Parts:
     """What the loop drives."""
 
-    tasks: Sequence[Task]
     eval_tasks: Sequence[Task]
     frontier: Frontier
     fleet: Fleet
+    rollouts: Rollouts
     roles: Roles
     sync: WeightSync
     objective: Objective

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ..errors import ConfigError
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .loss_choice import CONSTANT_LENGTH, aggregation_choice
+from .option_pace import check_pace, pace_complaints
 from .option_ranges import changed_options
 from .schedule import SCHEDULES
 from .settings import TrainSettings
@@ -210,6 +211,16 @@ NEEDS = (
         "has no effect under --train.dynamic_batch_enable, where --train.max_tokens_per_gpu bounds a pass; "
         "give --train.no_dynamic_batch_enable",
     ),
+    Need(
+        ("train.async_queue_size", "train.max_staleness", "train.partial_rollout_enable"),
+        lambda s: s.train.async_enable,
+        "is for rollouts that go on while the learner works: add --train.async_enable",
+    ),
+    Need(
+        ("train.partial_rollout_cache",),
+        lambda s: s.train.partial_rollout_enable,
+        "has no effect without --train.partial_rollout_enable: completions then end before an update",
+    ),
     Need(("train.ema_beta",), lambda s: s.train.enable_ema, "has no effect without --train.enable_ema"),
     Need(
         ("train.enable_ema", "critic.save_value_network"),
@@ -253,6 +264,7 @@ def check_pairs(settings: TrainSettings) -> None:
         given = [name for name in given if name != "algo.kl.init_coef"]
         if given and not need.holds(settings):
             raise ConfigError(f"--{given[0]} {need.why.format(s=settings)}")
+    check_pace(settings)
     advantage = settings.algo.advantage
     bounds = advantage.is_correction_threshold or ()
     is_truncated = advantage.is_correction_mode == "truncate" and advantage.is_correction_type is None
@@ -265,6 +277,10 @@ def check_pairs(settings: TrainSettings) -> None:
 
 def complaints(settings: TrainSettings) -> list[str]:
     """Return what can be meant and rarely is."""
+    return [*_kl_complaints(settings), *pace_complaints(settings)]
+
+
+def _kl_complaints(settings: TrainSettings) -> list[str]:
     kl = settings.algo.kl
     if kl.init_coef and kl.use_loss and kl.estimator == "k1" and not kl.unbiased_gradient:
         return [

@@ -265,6 +265,18 @@ class TrainOptions:
     """Let every role share the actor's ranks, whatever its num_gpus_per_node; one GPU is shared in any case."""
     max_failed_fraction: float = 0.5
     """Stop when more than this share of a step's attempts failed."""
+    async_enable: bool = False
+    """Let episodes go on while the learner works; their tokens are then of older weights."""
+    async_queue_size: int = 1
+    """With async_enable: batches that rollouts run ahead of the learner."""
+    max_staleness: int | None = None
+    """With async_enable: how many versions older than the learner's weights a token may be when it is learned from;
+    by default async_queue_size + 1."""
+    partial_rollout_enable: bool = False
+    """With async_enable: update the weights under running completions; otherwise these finish first."""
+    partial_rollout_cache: Literal["recompute", "keep"] = "recompute"
+    """What becomes of a running completion's keys and values at an update: computed anew under the new weights, or
+    kept, which is faster and further from the policy."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ..agents.tokenizer import load_tokenizer
 from ..errors import ConfigError
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .attention import check_context, check_packable
-from .from_settings import critic_model, engine_dtype, loop_settings, objective, schedule, value_objective
+from .from_settings import critic_model, engine_dtype, loop_settings, objective, pace, schedule, value_objective
 from .inputs import Inputs, check_model, count_steps
 from .lora import check_lora, describe, require_bitsandbytes
 from .objective import Objective
@@ -122,6 +122,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
         require_bitsandbytes()
     _check_freezing(settings, num_steps)
     loop_settings(settings, num_steps)  # refuses weights and penalties that do not fit
+    pace(settings)
     _check_teacher(settings, inputs.model)
     for role_options in (settings.actor, settings.critic):
         optimizer_config(role_options, offload=settings.ds.adam_offload)
@@ -131,7 +132,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
         settings,
         inputs,
         num_steps,
-        objective(settings),
+        objective(settings, is_stale=settings.train.async_enable),
         schedule(settings, num_steps),
         value_objective(settings),
         schedule(settings, num_steps, "critic"),

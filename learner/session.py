@@ -10,12 +10,17 @@ from typing import Any
 from rich.console import Console
 
 from ..errors import ConfigError, EngineError, TrajectoryError
+from ..executors.buffer_file import FINISHED, read_finished
+from ..executors.rollouts import Rollouts
 from .checkpoint import Checkpoint, CheckpointFolder
 from .from_settings import (
     critic_model,
     engine_dtype,
     loop_settings,
+    pace,
     rollout_config,
+    rollout_plan,
+    update_mode,
 )
 from .frontier import Frontier, FrontierState
 from .inputs import Inputs
@@ -147,21 +152,32 @@ def _start(
     teacher = make_teacher(plan, layout, cluster, progress, stack)
     with progress.stage("starting engines and learner"):
         num_parameters = load_all(fleet, teacher, roles, layout, settings)
-    frontier = Frontier(len(inputs.tasks), settings.train.num_episodes, settings.train.seed, inputs.fingerprint)
-    done = _resume(settings, roles, checkpoints, checkpoint, frontier, folder, progress)
+    frontier = Frontier(inputs.tasks, settings.train.num_episodes, settings.train.seed, inputs.fingerprint)
+    rollouts = Rollouts(fleet, frontier, pace(settings), rollout_plan(settings))
+    stack.callback(rollouts.close)
+    done = _resume(settings, roles, checkpoints, checkpoint, frontier, rollouts, folder, progress)
     version = 0 if checkpoint is None else int(checkpoint.state["version"])
-    sync = WeightSync(roles["actor"], fleet, engine_dtype(settings), settings.vllm.sync_timeout_s, version)
+    sync = WeightSync(
+        roles["actor"],
+        fleet,
+        engine_dtype(settings),
+        settings.vllm.sync_timeout_s,
+        pause_timeout_s=max(settings.vllm.sync_timeout_s, settings.rollout.generate_timeout_s),
+        mode=update_mode(settings),
+        version=version,
+    )
     with progress.stage("checking the weight update"):
         report = sync.check_canary(plan.canary_prompt, settings.data.max_len)
     progress.say(
         f"{num_parameters / 1e6:.1f}M parameters on {layout.num_ranks} learner ranks, {layout.num_engines} engines; "
         f"ready after {time.monotonic() - started_at:.0f} s; engine and learner differ by {report.true:.2g} per logprob"
     )
+    rollouts.start()
     parts = Parts(
-        tasks=inputs.tasks,
         eval_tasks=inputs.eval_tasks,
         frontier=frontier,
         fleet=fleet,
+        rollouts=rollouts,
         roles=roles,
         sync=sync,
         objective=plan.objective,
@@ -185,6 +201,7 @@ def _resume(
     checkpoints: CheckpointFolder,
     checkpoint: Checkpoint | None,
     frontier: Frontier,
+    rollouts: Rollouts,
     folder: RunFolder,
     progress: Progress,
 ) -> Standing:
@@ -198,9 +215,14 @@ def _resume(
     roles.load(str(checkpoints.root), checkpoint.path.name)
     complaint = frontier.restore(FrontierState(**checkpoint.state["frontier"]))
     progress.say(complaint or f"going on after step {checkpoint.step}")
+    if complaint is None:
+        finished = read_finished(checkpoint.path / FINISHED, frontier.named)
+        rollouts.restore(finished, checkpoint.state["rollout_counts"])
     scores = Scores({int(step): reward for step, reward in checkpoint.state["scores"].items()})
+    rollout_state, frontier_state = rollouts.state(frontier.state)
     state = LoopState(
-        frontier.state(),
+        frontier_state,
+        rollout_state,
         checkpoint.step,
         checkpoint.state["optimizer_steps"],
         checkpoint.state["critic_steps"],

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..executors.buffer import Group
-from .filtering import filter_groups
+from .filtering import Filtered, filter_groups
 from .loop_parts import InterruptedStepError, LoopSettings, Parts
 from .reward_scoring import model_scores, reward_batch
-from .reward_shaping import ShapedRewards, shape_rewards
+from .reward_shaping import Floats, ShapedRewards, shape_rewards
 
 
 @dataclass(frozen=True)
@@ -30,31 +30,40 @@ class StepRewards:
     metrics: dict[str, float]
 
 
+def model_scores_of(parts: Parts, groups: Sequence[Group]) -> Floats | None:
+    """Ask the reward model, if there is one, for a score of each attempt; NaN where it has none.
+
+    Raises:
+        InterruptedStepError: The run was asked to stop.
+    """
+    if parts.reward_reader is None:
+        return None
+    reader, trajectories = parts.reward_reader, [t for group in groups for t in group.trajectories]
+    batch = reward_batch(trajectories, reader.recode, reader.max_tokens)
+    values_N = parts.roles["reward"].batch_scores(batch, "reward")
+    if values_N is None:
+        raise InterruptedStepError
+    return model_scores(batch, values_N, len(trajectories), reader.moments)
+
+
 def shaped_rewards(parts: Parts, settings: LoopSettings, groups: Sequence[Group]) -> ShapedRewards:
     """Ask the reward model if there is one, and shape the rewards.
 
     Raises:
         InterruptedStepError: The run was asked to stop.
     """
-    trajectories = [t for group in groups for t in group.trajectories]
-    scores_A = None
-    if parts.reward_reader is not None:
-        reader = parts.reward_reader
-        batch = reward_batch(trajectories, reader.recode, reader.max_tokens)
-        values_N = parts.roles["reward"].batch_scores(batch, "reward")
-        if values_N is None:
-            raise InterruptedStepError
-        scores_A = model_scores(batch, values_N, len(trajectories), reader.moments)
-    return shape_rewards(trajectories, settings.shaping, scores_A)
+    return _shaped(settings, groups, model_scores_of(parts, groups))
 
 
-def step_rewards(parts: Parts, settings: LoopSettings, groups: Sequence[Group]) -> StepRewards:
-    """Shape the rewards and leave out what is filtered.
+def verdicts(settings: LoopSettings, groups: Sequence[Group], scores_A: Floats | None) -> Filtered:
+    """Say which groups the filter keeps."""
+    shaped = _shaped(settings, groups, scores_A)
+    return filter_groups(groups, settings.algo, shaped.raw_rewards_A, shaped.is_valid_A)
 
-    Raises:
-        InterruptedStepError: The run was asked to stop.
-    """
-    shaped = shaped_rewards(parts, settings, groups)
+
+def weighed(settings: LoopSettings, groups: Sequence[Group], scores_A: Floats | None) -> StepRewards:
+    """Shape the rewards and leave out what is filtered."""
+    shaped = _shaped(settings, groups, scores_A)
     filtered = filter_groups(groups, settings.algo, shaped.raw_rewards_A, shaped.is_valid_A)
     rewards_A = np.where(filtered.is_valid_A, shaped.rewards_A, np.nan)
     metrics = shaped.metrics | filtered.metrics
@@ -62,3 +71,7 @@ def step_rewards(parts: Parts, settings: LoopSettings, groups: Sequence[Group]) 
         before_A = shaped.rewards_A[shaped.is_valid_A]  # the filter would hide how the policy does
         metrics |= {"reward/mean": float(before_A.mean()), "reward/std": float(before_A.std())}
     return StepRewards(rewards_A, filtered.is_valid_A, metrics)
+
+
+def _shaped(settings: LoopSettings, groups: Sequence[Group], scores_A: Floats | None) -> ShapedRewards:
+    return shape_rewards([t for group in groups for t in group.trajectories], settings.shaping, scores_A)

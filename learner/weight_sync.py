@@ -13,8 +13,9 @@ import numpy as np
 
 from ..agents.base import Sampling
 from ..errors import WeightSyncError
+from ..executors.engines.base import UpdateMode
 from ..executors.fleet import Fleet
-from ..executors.ray_calls import call_all
+from ..executors.fleet_engine import EngineRef
 from .batch import Batch
 from .ranks import Ranks
 
@@ -22,6 +23,7 @@ CANARY_TOKENS = 24
 # The engine follows if it is this much nearer to the perturbed weights than to the true ones. On SmolLM2 bf16's noise
 # is 0.01 of that distance; with one layer's attention or MLP, or the tied head, left behind it is 0.17 to 0.32.
 FOLLOWS = 0.1
+PERTURBED = -2  # the version of weights that no episode may ever see; -1 is that of tokens nobody sampled
 
 
 @dataclass(frozen=True)
@@ -41,31 +43,44 @@ class WeightSync:
         fleet: The engines.
         dtype: torch dtype name that the engines use.
         timeout_s: Deadline of each part.
+        pause_timeout_s: Deadline of the pause, in which running completions may have to finish.
+        mode: What becomes of these.
         version: The last one that was published; more than 0 in a run that goes on.
     """
 
-    def __init__(self, ranks: Ranks, fleet: Fleet, dtype: str, timeout_s: float, version: int = 0) -> None:
-        self._ranks, self._fleet = ranks, fleet
-        self._timeout_s = timeout_s
+    def __init__(
+        self,
+        ranks: Ranks,
+        fleet: Fleet,
+        dtype: str,
+        timeout_s: float,
+        pause_timeout_s: float,
+        mode: UpdateMode = UpdateMode.DRAIN,
+        version: int = 0,
+    ) -> None:
+        self._ranks, self._fleet, self._mode = ranks, fleet, mode
+        self._timeout_s, self._pause_timeout_s = timeout_s, pause_timeout_s
         self._num_buckets = ranks.plan_export(dtype)
         self.version = version
-        fleet.on_restart = self._bring_weights
 
     def publish(self) -> float:
         """Send the learner's weights to all engines under the next version; return the seconds it took.
 
-        An engine that dies meanwhile is replaced once the others have theirs, and gets the same version.
+        An engine that dies meanwhile is started anew by the fleet, and gets its weights from `bring`.
 
         Raises:
-            EngineDeadError: No replacement is left.
             WeightSyncError: The bytes that arrived are not those that left, or a version is not the one sent.
-            DeadlineError: A part did not end in time.
+            DeadlineError: No engine did its part in time.
         """
         started_at = time.monotonic()
         self.version += 1
-        self._send(range(len(self._fleet.actors)))
-        self._fleet.replace_dead()
+        self._send(self._fleet.started, self.version)
         return time.monotonic() - started_at
+
+    def bring(self) -> None:
+        """Send the published weights to engines that were started anew; only while the learner still has them."""
+        if bare := self._fleet.bare:
+            self._send(bare, self.version)
 
     def check_canary(self, prompt_ids: Sequence[int], max_context: int) -> CanaryReport:
         """Send strongly perturbed weights, see the engines follow, and send the true ones.
@@ -80,12 +95,12 @@ class WeightSync:
         half = max(1, max_context // 2)
         prompt_ids, num_tokens = prompt_ids[:half], min(CANARY_TOKENS, half)
         self._ranks.scale_weights(undo=False)
-        self.publish()
+        self._send(self._fleet.started, PERTURBED)
         samples = self._sample(prompt_ids, num_tokens)
         perturbed = self._distance(samples)
         self._ranks.scale_weights(undo=True)
         power = self._distance(samples)
-        self.publish()
+        self._send(self._fleet.started, self.version)
         report = CanaryReport(perturbed, power, self._distance(self._sample(prompt_ids, num_tokens)))
         if not (report.perturbed < FOLLOWS * report.power and report.true < FOLLOWS * report.power):
             raise WeightSyncError(
@@ -96,30 +111,40 @@ class WeightSync:
             )
         return report
 
-    def _bring_weights(self, index: int) -> None:
-        self._send([index])
-
-    def _send(self, indices: Sequence[int]) -> None:
-        call = partial(self._fleet.call, indices, timeout_s=self._timeout_s)
-        call("begin_update", what="pausing the engines")
+    def _send(self, engines: Sequence[EngineRef], version: int) -> None:
+        pausing = self._fleet.call(
+            engines, "begin_update", self._mode, timeout_s=self._pause_timeout_s, what="pausing the engines"
+        )
+        ready = tuple(pausing)  # one that dies from here on is passed over, also if another has begun in its place
+        call = partial(self._fleet.call, timeout_s=self._timeout_s)
         for number in range(self._num_buckets):
             bucket = self._ranks.export(number, self._timeout_s)
-            received = call("load_bucket", bucket, what=f"loading weight bucket {number}")
-            for index, checksum in received.items():
+            received = call(ready, "load_bucket", bucket, what=f"loading weight bucket {number}")
+            for engine, checksum in received.items():
                 if checksum != bucket.checksum:
                     raise WeightSyncError(
-                        f"bucket {number} of version {self.version} arrived changed in engine {index}: "
+                        f"bucket {number} of version {version} arrived changed in engine {engine.index}: "
                         f"checksum {checksum} instead of {bucket.checksum}"
                     )
-        versions = call("finish_update", self.version, what="finishing the weight update")
-        if any(version != self.version for version in versions.values()):
-            raise WeightSyncError(f"engines report versions {versions} after version {self.version} was sent")
+        versions = call(ready, "finish_update", version, what="finishing the weight update")
+        if any(came != version for came in versions.values()):
+            came = {engine.index: number for engine, number in versions.items()}
+            raise WeightSyncError(f"engines report versions {came} after version {version} was sent")
+        self._fleet.equip(versions)
 
     def _sample(self, prompt_ids: Sequence[int], num_tokens: int) -> list[Batch]:
         sampling = Sampling(max_tokens=num_tokens)
-        calls = [actor.sample.remote(list(prompt_ids), sampling) for actor in self._fleet.actors]
-        samples = call_all(calls, self._timeout_s, "sampling with new weights")
-        return [_as_batch(prompt_ids, token_ids, logprobs) for token_ids, logprobs in samples]
+        samples = self._fleet.call(
+            self._fleet.started,
+            "sample",
+            list(prompt_ids),
+            sampling,
+            timeout_s=self._timeout_s,
+            what="sampling with new weights",
+        )
+        if not samples:
+            raise WeightSyncError("no engine lives that the weight update could be checked with")
+        return [_as_batch(prompt_ids, token_ids, logprobs) for token_ids, logprobs in samples.values()]
 
     def _distance(self, samples: list[Batch]) -> float:
         """Return the largest mean |difference| between an engine's logprobs and the learner's current weights."""

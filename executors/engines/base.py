@@ -2,6 +2,7 @@
 
 # T tokens
 
+from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -10,6 +11,14 @@ from numpy.typing import NDArray
 from ...agents.base import Generator
 from ...errors import EngineError
 from ..weights import Bucket
+
+
+class UpdateMode(StrEnum):
+    """What becomes of running requests when weights are updated."""
+
+    DRAIN = "drain"  # they finish first; a completion has one version
+    RECOMPUTE = "recompute"  # they stay, and their keys and values are computed anew under the new weights
+    KEEP = "keep"  # they stay, with their old keys and values
 
 
 class Scorer(Protocol):
@@ -54,7 +63,7 @@ class EngineControl(Protocol):
         """
         ...
 
-    async def pause(self) -> None:
+    async def pause(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
         """Let running requests finish, admit no more, and forget cached keys and values."""
         ...
 

@@ -14,7 +14,7 @@ from ...agents.base import Completion, Sampling, StopReason
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
-from .base import check_scorable
+from .base import UpdateMode, check_scorable
 from .toy_policy import ToyPolicy
 
 SCRIPTED_LOGPROB = float(np.log(0.5))  # of tokens whose script gives none
@@ -149,7 +149,7 @@ class ScriptedEngine:
         if self._dead.is_set():
             raise EngineDeadError(f"the scripted engine is gone: {self._death}")
 
-    async def pause(self) -> None:
+    async def pause(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
         """Let running requests finish and hold new ones."""
         await self.health()
         self._open.clear()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...agents.base import Completion, Sampling
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..weights import Bucket
-from .base import check_scorable
+from .base import UpdateMode, check_scorable
 from .vllm_adapter import Adapter, adapter_request
 from .vllm_requests import completion_of, sampling_params, scores_of, scoring_params
 
@@ -146,7 +146,7 @@ class VllmEngine:
         except Exception as error:
             raise EngineDeadError(f"vLLM is gone: {error}") from error
 
-    async def pause(self) -> None:
+    async def pause(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
         """Let running requests finish, admit no more, and forget cached keys and values.
 
         A completion therefore never mixes two versions.
@@ -191,6 +191,12 @@ class VllmEngine:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.shutdown)
+
+    async def restart(self) -> None:
+        """Stop what is left of a dead engine and start anew, at version 0, with the weights of the model's files."""
+        await self.close()
+        self._version = 0
+        await self.start()
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:

@@ -4,8 +4,10 @@ import pytest
 from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.sequence import SequenceBuilder
 from turngym.envs.task import Task
-from turngym.errors import ConfigError, TrajectoryError
-from turngym.executors.buffer import Buffer, Group
+from turngym.errors import TrajectoryError
+from turngym.executors.buffer import Buffer, Finished, Group
+from turngym.executors.draws import Draw
+from turngym.executors.pacing import Pace
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 
 
@@ -34,49 +36,86 @@ def group(*trajectories, task="t"):
     return Group(Task(id=task), trajectories)
 
 
-def test_groups_leave_in_the_order_they_came():
-    buffer = Buffer()
-    for name in "abc":
-        buffer.put(group(attempt(0, [0], task=name), task=name))
-    assert [g.task.id for g in buffer.take(2, version=0)] == ["a", "b"]
+def finished(serial, *trajectories, task="t", began=0):
+    return Finished(Draw(serial, Task(id=task)), group(*trajectories, task=task), began)
+
+
+def filled(*groups, max_staleness=0):
+    buffer = Buffer(Pace(batch_groups=2, max_staleness=max_staleness))
+    for one in groups:
+        buffer.put(one)
+    return buffer
+
+
+def serials(taken):
+    return [one.draw.serial for one in taken]
+
+
+def test_the_oldest_leave_first_and_in_the_order_of_their_draws():
+    buffer = filled(
+        finished(4, attempt(0, [1])), finished(3, attempt(0, [0])), finished(2, attempt(0, [0])), max_staleness=1
+    )
+    assert serials(buffer.take(2, version=1)) == [2, 3]
+    assert serials(buffer.finished) == [4]
+    assert serials(buffer.take(2, version=1)) == [4]
+    assert buffer.take(2, version=1) == []
+
+
+def test_a_batch_waits_until_it_is_full():
+    buffer = filled(finished(0, attempt(0, [0])))
+    assert buffer.take(2, version=0, running=[0]) is None
     assert len(buffer) == 1
-    assert [g.task.id for g in buffer.take(2, version=0)] == ["c"]
-    assert buffer.take(2, version=0) == []
+    buffer.put(finished(1, attempt(0, [0])))
+    assert serials(buffer.take(2, version=0, running=[])) == [0, 1]
+
+
+def test_a_batch_waits_for_a_group_that_would_expire():
+    """Two versions are allowed, two groups a batch: the groups of version 0 must all be taken by version 2."""
+    buffer = filled(finished(3, attempt(0, [1])), finished(4, attempt(0, [1])), max_staleness=2)
+    assert buffer.take(2, version=2, running=[2]) is None  # began at version 0: this batch is its last
+    assert serials(buffer.take(2, version=2, running=[3])) == [3, 4]  # began at version 1: the next may take it
 
 
 def test_age_is_that_of_the_oldest_token_when_taken():
-    buffer = Buffer(max_staleness=1)
-    buffer.put(group(attempt(0, [4, 4]), attempt(1, [3, 4]), attempt(2, [2, 4]), attempt(3, [])))
+    attempts = attempt(0, [4, 4]), attempt(1, [3, 4]), attempt(2, [2, 4]), attempt(3, [])
+    buffer = filled(finished(0, *attempts), max_staleness=1)
     (taken,) = buffer.take(1, version=4)
-    assert [t.is_valid for t in taken.trajectories] == [True, True, False, True]
-    stale = taken.trajectories[2]
+    assert [t.is_valid for t in taken.group.trajectories] == [True, True, False, True]
+    stale = taken.group.trajectories[2]
     assert stale.failure.kind is FailureKind.STALE
     assert stale.failure.message == "sampled at version 2, 2 versions old; max_staleness is 1"
     assert stale.num_actions == 2  # marked, not dropped
-    assert taken.num_valid == 3
+    assert taken.group.num_valid == 3
     assert buffer.num_stale == 1
 
 
 def test_in_step_every_older_token_is_stale():
-    buffer = Buffer()
-    buffer.put(group(attempt(0, [0])))
+    buffer = filled(finished(0, attempt(0, [0])))
     (taken,) = buffer.take(1, version=1)
-    assert taken.num_valid == 0
+    assert taken.group.num_valid == 0
     assert buffer.num_stale == 1
+
+
+def test_a_group_expires_when_its_last_fresh_attempt_is_too_old():
+    buffer = filled(
+        finished(0, attempt(0, [0]), attempt(1, [2])), finished(1, attempt(0, [1]), attempt(1, [1])), max_staleness=1
+    )
+    assert buffer.expire(2) == []
+    assert [draw.serial for draw in buffer.expire(3)] == [1]
+    assert [draw.serial for draw in buffer.expire(4)] == [0]
+    assert (len(buffer), buffer.num_stale) == (0, 4)
 
 
 def test_a_failed_attempt_keeps_its_own_reason():
     failure = Failure(FailureKind.GRADER, "no verdict", 0)
-    buffer = Buffer()
-    buffer.put(group(attempt(0, [0], failure=failure)))
+    buffer = filled(finished(0, attempt(0, [0], failure=failure), attempt(1, [9])))
     (taken,) = buffer.take(1, version=9)
-    assert taken.trajectories[0].failure is failure
+    assert taken.group.trajectories[0].failure is failure
     assert buffer.num_stale == 0
 
 
 def test_tokens_of_the_future_are_an_error():
-    buffer = Buffer(max_staleness=3)
-    buffer.put(group(attempt(0, [5])))
+    buffer = filled(finished(0, attempt(0, [5])), max_staleness=3)
     with pytest.raises(TrajectoryError, match="version 5, and the learner is at 4"):
         buffer.take(1, version=4)
 
@@ -86,8 +125,3 @@ def test_a_group_holds_each_attempt_at_its_task_once():
         group(attempt(0, [0]), attempt(1, [0], task="other"))
     with pytest.raises(TrajectoryError, match="twice"):
         group(attempt(0, [0]), attempt(0, [0]))
-
-
-def test_a_negative_bound_is_refused():
-    with pytest.raises(ConfigError, match="max_staleness"):
-        Buffer(max_staleness=-1)

@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ import ray
 from turngym.agents.base import Sampling
 from turngym.envs.task import Task
 from turngym.errors import DeadlineError, EngineDeadError, WeightSyncError, WorkerError
+from turngym.executors import fleet as fleet_module
 from turngym.executors.buffer import Group
-from turngym.executors.fleet import Attempts, Fleet
+from turngym.executors.fleet import Fleet
+from turngym.executors.fleet_engine import Order
 from turngym.executors.ray_calls import call_all
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory
 
@@ -45,12 +48,22 @@ class FakeRolloutActor:
         if index < 0:
             raise ValueError("this actor cannot be made")
         self._script, self._index = script, index
+        self._is_dead = False
 
     async def start(self) -> int:
         return 128
 
-    async def health(self) -> None:
+    async def restart(self) -> int:
+        (self._script.marks / "restarted in place").touch()
+        self._is_dead = False
+        return 128
+
+    async def meet(self, others: list[Any]) -> None:
         return None
+
+    async def health(self) -> None:
+        if self._is_dead:
+            raise EngineDeadError("vLLM is gone")
 
     async def run_group(self, task: Task, attempts, sampling) -> Group:
         prompt = task.prompt
@@ -58,8 +71,15 @@ class FakeRolloutActor:
             os.kill(os.getpid(), signal.SIGKILL)
         if prompt == "stops the process" and self._script.once(prompt):
             os.kill(os.getpid(), signal.SIGSTOP)
+        if prompt == "loses its engine" and self._script.once(prompt):
+            self._is_dead = True
+        while self._is_dead:  # as an episode waits for its engine
+            await asyncio.sleep(0.05)
         if prompt == "takes long":
-            await asyncio.sleep(60)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                (self._script.marks / "cancelled").touch()
         if prompt == "is a bug":
             raise KeyError("a bug\nof two lines")
         half = prompt == "loses half" and self._script.once(prompt)
@@ -95,9 +115,18 @@ def small_ray():
 
 
 @pytest.fixture
-def make_fleet(tmp_path):
+def lines():
+    return []
+
+
+def named(results):
+    return {engine.index: result for engine, result in results.items()}
+
+
+@pytest.fixture
+def make_fleet(tmp_path, lines, monkeypatch):
+    monkeypatch.setattr(fleet_module, "ASK_EVERY_S", 0.2)
     fleets: list[Fleet] = []
-    lines: list[str] = []
     remote = ray.remote(FakeRolloutActor)
 
     def make(num_engines: int = 2, max_restarts: int = 3, quiet_s: float = 60.0) -> Fleet:
@@ -118,70 +147,100 @@ def make_fleet(tmp_path):
         fleet.close()
 
 
-def run(fleet: Fleet, prompts: list[str], ids: str | None = None) -> dict[int, Group]:
-    tasks = [Task(id=name, prompt=prompt) for name, prompt in zip(ids or "abcdefgh", prompts, strict=False)]
-    return dict(fleet.run([Attempts(task, (0, 1, 2, 3)) for task in tasks], SAMPLING))
+def run(fleet: Fleet, prompts: list[str]) -> dict[int, list[Trajectory]]:
+    """Have tasks run until all attempts are there; engines that were started anew get their weights at once."""
+    tasks = [Task(id=name, prompt=prompt) for name, prompt in zip("abcdefgh", prompts, strict=False)]
+    waiting = [Order(key, task, (0, 1, 2, 3), SAMPLING) for key, task in enumerate(tasks)]
+    done: dict[int, list[Trajectory]] = {order.key: [] for order in waiting}
+    until = time.monotonic() + 90
+    while any(len(attempts) < 4 for attempts in done.values()):
+        assert time.monotonic() < until, f"only {done} came"
+        waiting = [order for order in waiting if not fleet.submit(order)]
+        for outcome in fleet.poll(0.2):
+            done[outcome.order.key] += outcome.trajectories
+            if outcome.lost:
+                waiting.append(replace(outcome.order, numbers=outcome.lost))
+        fleet.equip(fleet.bare)
+    return done
 
 
-def is_whole(group: Group) -> bool:
-    return [t.attempt for t in group.trajectories] == [0, 1, 2, 3] and group.num_valid == 4
+def is_whole(attempts: list[Trajectory]) -> bool:
+    return sorted(t.attempt for t in attempts) == [0, 1, 2, 3] and all(t.is_valid for t in attempts)
 
 
-def test_what_a_dead_engine_lost_is_run_again(make_fleet):
+def test_what_a_dead_process_lost_is_run_again(make_fleet):
     fleet = make_fleet()
-    brought: list[int] = []
-    fleet.on_restart = brought.append
-    groups = run(fleet, ["well", "kills the process", "well", "well"])
-    assert sorted(groups) == [0, 1, 2, 3]
-    assert all(is_whole(group) for group in groups.values())
-    assert fleet.num_restarts == len(brought) == 1
+    done = run(fleet, ["well", "kills the process", "well", "well"])
+    assert all(is_whole(attempts) for attempts in done.values())
+    assert fleet.num_restarts == 1
 
 
-def test_one_task_may_come_twice_even_when_its_engine_dies(make_fleet):
-    groups = run(make_fleet(num_engines=1), ["loses half", "loses half"], ids="aa")
-    assert all(is_whole(group) for group in groups.values())
-    assert sorted(groups) == [0, 1]
+def test_an_engine_is_started_anew_under_its_episodes(make_fleet, tmp_path):
+    """The actor lives on, and with it the episodes that wait for the engine: nothing is lost or begun again."""
+    fleet = make_fleet(num_engines=1)
+    done = run(fleet, ["loses its engine"])
+    assert is_whole(done[0])
+    assert fleet.num_restarts == 1
+    assert (tmp_path / "restarted in place").exists()
+
+
+def test_attempts_that_gave_up_with_their_engine_are_run_again(make_fleet):
+    assert is_whole(run(make_fleet(num_engines=1), ["loses half"])[0])
 
 
 def test_a_process_that_hangs_is_found_and_replaced(make_fleet):
     fleet = make_fleet(quiet_s=1.0)
-    groups = run(fleet, ["stops the process", "well"])
-    assert all(is_whole(group) for group in groups.values())
+    done = run(fleet, ["stops the process", "well"])
+    assert all(is_whole(attempts) for attempts in done.values())
     assert fleet.num_restarts == 1
 
 
-def test_without_replacements_the_run_stops(make_fleet):
-    with pytest.raises(EngineDeadError, match=r"engine \d died .*--vllm.max_restarts are used up"):
-        run(make_fleet(max_restarts=0), ["kills the process"])
+def test_the_run_goes_on_with_fewer_engines_and_stops_without_any(make_fleet, lines):
+    fleet = make_fleet(max_restarts=0)
+    assert is_whole(run(fleet, ["kills the process"])[0])
+    assert any("is not started again: --vllm.max_restarts are used up" in line for line in lines)
+    with pytest.raises(EngineDeadError, match=r"no engine lives any more, and --vllm.max_restarts are used up"):
+        run(make_fleet(num_engines=1, max_restarts=0), ["stops the process"])
 
 
-def test_engines_that_die_in_a_call_are_left_out_and_replaced_later(make_fleet):
+def test_engines_that_die_in_a_call_are_left_out_and_have_no_weights_when_they_are_back(make_fleet):
     fleet = make_fleet()
-    brought: list[int] = []
-    fleet.on_restart = brought.append
     for how in ("die", "lose"):
-        assert fleet.call([0, 1], "work", how, timeout_s=30, what="working") == {1: 1}
-        assert fleet.call([0, 1], "work", how, timeout_s=30, what="working") == {
-            1: 1
-        }  # the dead one is not asked again
-        fleet.replace_dead()
-        assert fleet.call([0, 1], "work", how, timeout_s=30, what="working") == {0: 0, 1: 1}
-    assert brought == [0, 0]
+        engines = fleet.started
+        assert named(fleet.call(engines, "work", how, timeout_s=30, what="working")) == {1: 1}
+        until = time.monotonic() + 60
+        while not fleet.bare:
+            assert time.monotonic() < until
+            fleet.poll(0.1)
+        (back,) = fleet.bare
+        assert (back.index, back in engines) == (0, False)
+        assert named(fleet.call(engines, "work", "well", timeout_s=30, what="working")) == {1: 1}
+        assert named(fleet.call(fleet.started, "work", "well", timeout_s=30, what="working")) == {0: 0, 1: 1}
+        fleet.equip([back])
+        assert fleet.bare == []
 
 
-def test_the_living_are_heard_and_waited_for(make_fleet):
-    """Slow work is no death, calls have a deadline, and errors keep their names in one line."""
+def test_slow_work_is_no_death_and_can_be_cancelled(make_fleet, tmp_path):
     fleet = make_fleet(quiet_s=0.3)
-    began = time.monotonic()
-    work = [Attempts(Task(id="a", prompt="takes long"), (0,))]
-    assert list(fleet.run(work, SAMPLING, should_stop=lambda: time.monotonic() - began > 3)) == []
+    assert fleet.submit(Order(7, Task(id="a", prompt="takes long"), (0,), SAMPLING))
+    for _ in range(10):
+        assert fleet.poll(0.2) == []
+    fleet.cancel([7])
+    until = time.monotonic() + 30
+    while not (tmp_path / "cancelled").exists():
+        assert time.monotonic() < until
+        assert fleet.poll(0.1) == []
     assert fleet.num_restarts == 0
-    with pytest.raises(DeadlineError, match=r"working took longer than its deadline of 0.5 s in engine 0"):
-        fleet.call([0, 1], "work", "sleep", timeout_s=0.5, what="working")
+
+
+def test_calls_have_a_deadline_and_errors_keep_their_names_in_one_line(make_fleet):
+    fleet = make_fleet()
     with pytest.raises(WeightSyncError, match="no weights"):
-        fleet.call([0, 1], "work", "fail", timeout_s=30, what="working")
-    with pytest.raises(WorkerError, match=r"running episodes failed in engine \d: KeyError: .*a bug") as error:
-        run(fleet, ["is a bug"])
+        fleet.call(fleet.started, "work", "fail", timeout_s=30, what="working")
+    with pytest.raises(DeadlineError, match=r"working took longer than its deadline of 0.5 s in engine 0, 1"):
+        fleet.call(fleet.started, "work", "sleep", timeout_s=0.5, what="working")
+    with pytest.raises(WorkerError, match=r"an episode of task 'a' failed in engine \d: KeyError: .*a bug") as error:
+        run(make_fleet(), ["is a bug"])
     assert "\n" not in str(error.value)
 
 

@@ -2,43 +2,71 @@
 
 import pytest
 
+from turngym.envs.task import Task
 from turngym.errors import ConfigError
-from turngym.learner.frontier import Frontier
+from turngym.executors.draws import Draw
+from turngym.learner.frontier import Frontier, FrontierState
 
 
-def drain(frontier: Frontier, size: int) -> list[list[int]]:
-    batches = []
-    while frontier.num_left:
-        batches.append(frontier.take(size))
-    return batches
+def make(num_tasks: int = 10, num_passes: int = 2, seed: int = 3, fingerprint: str = "a") -> Frontier:
+    return Frontier([Task(id=str(index)) for index in range(num_tasks)], num_passes, seed, fingerprint)
+
+
+def drawn(frontier: Frontier, count: int = 10**6) -> list[Draw]:
+    draws = []
+    while len(draws) < count and (draw := frontier.draw()) is not None:
+        draws.append(draw)
+    return draws
+
+
+def names(draws: list[Draw]) -> list[int]:
+    return [int(draw.task.id) for draw in draws]
 
 
 def test_every_task_comes_once_per_pass_and_the_end_drops_nothing():
-    batches = drain(Frontier(10, 2, seed=1, fingerprint="a"), 4)
-    assert [len(batch) for batch in batches] == [4, 4, 4, 4, 4]
-    tasks = [task for batch in batches for task in batch]
-    assert sorted(tasks[:10]) == sorted(tasks[10:]) == list(range(10))
-    assert tasks[:10] != tasks[10:]
+    frontier = make()
+    assert frontier.num_left == 20
+    draws = drawn(frontier)
+    assert frontier.num_left == 0
+    assert [draw.serial for draw in draws] == list(range(20))
+    assert sorted(names(draws)[:10]) == sorted(names(draws)[10:]) == list(range(10))
+    assert names(draws)[:10] != names(draws)[10:]
 
 
-def test_the_last_batch_is_what_is_left():
-    assert [len(batch) for batch in drain(Frontier(10, 1, seed=1, fingerprint="a"), 4)] == [4, 4, 2]
+def test_what_is_given_back_is_drawn_next_the_oldest_first():
+    frontier = make()
+    draws = drawn(frontier, 5)
+    for place in (3, 0):
+        frontier.give_back(draws[place])
+    assert frontier.num_left == 17
+    assert drawn(frontier, 3) == [draws[0], draws[3], make().named(5)]
 
 
 def test_a_restored_frontier_goes_on_in_the_same_order():
-    whole = Frontier(10, 2, seed=3, fingerprint="a")
-    expected = drain(whole, 3)
-    first = Frontier(10, 2, seed=3, fingerprint="a")
-    begun = [first.take(3) for _ in range(4)]  # over the end of the first pass
-    second = Frontier(10, 2, seed=3, fingerprint="a")
+    expected = drawn(make())
+    first, second = make(), make()
+    begun = drawn(first, 12)  # over the end of the first pass
     assert second.restore(first.state()) is None
-    assert begun + drain(second, 3) == expected
+    assert begun + drawn(second) == expected
+
+
+def test_what_ran_when_the_state_was_taken_is_drawn_again_first():
+    first, second = make(), make()
+    draws = drawn(first, 12)
+    first.give_back(draws[4])
+    assert second.restore(first.state(running=(11, 2))) is None
+    assert [draw.serial for draw in drawn(second)] == [2, 4, 11, *range(12, 20)]
+
+
+def test_a_state_without_open_draws_is_read_as_one_of_an_earlier_version():
+    frontier = make()
+    assert frontier.restore(FrontierState("a", 3, 7)) is None
+    assert frontier.draw() == make().named(7)
 
 
 def test_other_tasks_begin_anew_and_say_so():
-    first = Frontier(1000, 1, seed=3, fingerprint="a")
-    first.take(500)
-    second = Frontier(20, 1, seed=3, fingerprint="b")
+    first, second = make(1000, 1), make(20, 1, fingerprint="b")
+    drawn(first, 500)
     complaint = second.restore(first.state())
     assert complaint is not None
     assert "another set of tasks" in complaint
@@ -47,4 +75,4 @@ def test_other_tasks_begin_anew_and_say_so():
 
 def test_no_tasks_are_refused():
     with pytest.raises(ConfigError, match="no tasks"):
-        Frontier(0, 1, seed=1, fingerprint="a")
+        make(0)

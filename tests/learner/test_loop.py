@@ -1,6 +1,6 @@
 """The loop with parts that follow a script: what an interruption, an evaluation or a failure leaves behind."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +13,9 @@ from turngym.agents.sequence import Sequence as Tokens
 from turngym.envs.task import Task
 from turngym.errors import EngineDeadError, TrajectoryError
 from turngym.executors.buffer import Group
-from turngym.executors.fleet import Attempts
+from turngym.executors.dispatch import Dispatcher, RolloutPlan, Taken
+from turngym.executors.fleet_engine import Order, Outcome
+from turngym.executors.pacing import Pace
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 from turngym.learner.checkpoint import CheckpointFolder
 from turngym.learner.frontier import Frontier
@@ -32,6 +34,7 @@ from turngym.learner.schedule import Schedule
 from turngym.learner.value_loss import ValueObjective
 
 SAMPLING = Sampling(max_tokens=4)
+BATCHES = BatchPlan(2, 4, 2)
 TASKS = [Task(id=f"task {index}") for index in range(10)]
 
 
@@ -69,33 +72,56 @@ def trajectory(task: Task, attempt: int, version: int, *, fails: bool = False) -
     return Trajectory(task, attempt, (tokens,), (), np.array([float(attempt)]), (TurnEnd.STOP,), end, failure)
 
 
-@dataclass
-class FakeFleet:
-    script: Script
-    sync: "FakeSync"
-    num_restarts: int = 0
+class StepRollouts:
+    """A real dispatcher without a thread: what is ordered is there at once, the last first."""
 
-    def run(
-        self, work: Sequence[Attempts], sampling: Sampling, should_stop: Callable[[], bool]
-    ) -> Iterator[tuple[int, Group]]:
-        is_eval = len(work[0].numbers) == 1
-        name = self.script.enter("eval" if is_eval else "rollout")
-        if not is_eval and not self.script.is_stopped:
-            self.script.rolled_out.append([attempts.task.id for attempts in work])
-        for place in reversed(range(len(work))):  # the last is done first
-            if should_stop():
-                return
-            task, fails = work[place].task, name == self.script.fail_in
-            yield (
-                place,
-                Group(task, tuple(trajectory(task, n, self.sync.version, fails=fails) for n in work[place].numbers)),
-            )
+    def __init__(self, script: Script, sync: "FakeSync", frontier: Frontier, pace: Pace) -> None:
+        self._script, self._sync = script, sync
+        plan = RolloutPlan(tuple(range(4)), SAMPLING)
+        self._dispatcher = Dispatcher(frontier, pace, plan)
+        self.counts = self._dispatcher.counts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dispatcher, name)
+
+    def begin_batch(self, version: int, num_batches_left: int) -> None:
+        self._dispatcher.begin_batch(version, num_batches_left, 0.0)
+
+    def take(self, count: int, should_stop: Callable[[], bool], on_idle: Callable[[], None]) -> Taken | None:
+        name = self._script.enter("rollout")
+        on_idle()
+        if should_stop():
+            return None
+        orders: list[Order] = []
+        self._dispatcher.orders(lambda order: orders.append(order) or True, 0.0)
+        self._script.rolled_out.append([order.task.id for order in orders])
+        for order in reversed(orders):
+            self._dispatcher.note(Outcome(order, self._attempts(order, name == self._script.fail_in)), 0.0)
+        return self._dispatcher.take(count, 0.0)
+
+    def run_all(self, tasks, numbers, sampling, should_stop, on_progress, on_idle) -> list[Group] | None:
+        self._script.enter("eval")
+        if should_stop():
+            return None
+        orders = [Order(0, task, numbers, sampling) for task in tasks]
+        return [Group(order.task, self._attempts(order, False)) for order in orders]
+
+    def state(self, of_source: Callable[[tuple[int, ...]], Any]) -> Any:
+        state = self._dispatcher.state()
+        return state, of_source(state.running)
+
+    def _attempts(self, order: Order, fails: bool) -> tuple[Trajectory, ...]:
+        return tuple(trajectory(order.task, n, self._sync.version, fails=fails) for n in order.numbers)
 
 
 @dataclass
 class FakeSync:
     version: int = 2
+    num_brought: int = 0
     fails_at: int | None = None
+
+    def bring(self) -> None:
+        self.num_brought += 1
 
     def publish(self) -> float:
         self.version += 1
@@ -151,19 +177,20 @@ def run(tmp_path: Path):
         num_steps: int = 4,
         tasks: Any = TASKS,
         sync: FakeSync | None = None,
+        batches: BatchPlan = BATCHES,
         **changes: Any,
     ) -> Run:
         sync = sync or (FakeSync() if after is None else cast(FakeSync, after.parts.sync))
-        frontier = Frontier(len(tasks), 2, 0, "f")
+        frontier = Frontier(tasks, 2, 0, "f")
         state = LoopState(frontier.state())
         if after is not None:
             frontier.restore(after.state.frontier)
             state = replace(after.state, saved_step=after.state.step, is_interrupted=False)
         parts = Parts(
-            tasks=tasks,
             eval_tasks=[TASKS[8], TASKS[8], TASKS[9]],  # a held-out set may repeat itself
             frontier=frontier,
-            fleet=cast(Any, FakeFleet(script, sync)),
+            fleet=cast(Any, None),
+            rollouts=cast(Any, StepRollouts(script, sync, frontier, Pace(batches.tasks_per_step))),
             roles=Roles([(("actor",), cast(Any, FakeRanks(script)))]),
             reward_reader=None,
             teacher=None,
@@ -179,7 +206,7 @@ def run(tmp_path: Path):
             interrupt=cast(Any, FakeInterrupt(script)),
         )
         numbers: dict[str, Any] = {
-            "batches": BatchPlan(2, 4, 2),
+            "batches": batches,
             "num_steps": num_steps,
             "num_epochs": 1,
             "sampling": SAMPLING,
@@ -194,6 +221,7 @@ def run(tmp_path: Path):
             "peak_lr": 8.0,
             "critic_peak_lr": 1.0,
             "freezing_steps": -1,
+            "runs_ahead": False,
             "max_failed_fraction": 0.5,
             "trajectories_per_step": 1,
         }
@@ -289,14 +317,21 @@ def test_a_step_is_whole_once_its_updates_are_taken_even_if_no_engine_hears_of_i
     assert (script.run.state.step, script.run.state.frontier.position) == (3, 6)
 
 
-@pytest.mark.parametrize("updates", [1, 2])
-def test_a_step_with_nothing_to_learn_from_is_skipped_aloud(run, updates, capsys):
-    """All groups are filtered out: attempt n has reward n, so their means, 1.5, are out of range."""
-    algo = AlgoOptions(kl=KlOptions(init_coef=0.0), dynamic_filtering_enable=True, dynamic_filtering_range=(5.0, 6.0))
-    done = run(Script(), num_steps=2, algo=algo, batches=BatchPlan(2, 4, updates))
+def test_a_step_with_nothing_to_learn_from_is_skipped_aloud(run, capsys):
+    """All attempts of a task have the same reward."""
+    shaping = Shaping(1e-9, None, (5.0, 6.0), 0.0, 1.0, None, False, 100, 100)
+    done = run(Script(), num_steps=2, shaping=shaping)
     assert (done.state.step, done.state.optimizer_steps, done.script.trained) == (2, 0, [])
     assert [row["version"] for row in done.rows] == [2, 2]  # the engines have these weights already
-    assert capsys.readouterr().err.count("this update has no gradient and is skipped") == 2
+    assert capsys.readouterr().err.count("this update has no gradient and is skipped") == 4
+
+
+def test_a_filter_that_leaves_everything_out_uses_the_tasks_up_and_says_so(run, capsys):
+    """Attempt n has reward n, so all means, 1.5, are out of range."""
+    algo = AlgoOptions(kl=KlOptions(init_coef=0.0), dynamic_filtering_enable=True, dynamic_filtering_range=(5.0, 6.0))
+    done = run(Script(), algo=algo)
+    assert (done.state.step, done.script.trained, len(done.script.rolled_out)) == (0, [], 11)
+    assert "no task is left" in capsys.readouterr().err
 
 
 def test_a_checkpoint_stands_after_a_whole_step_and_is_not_written_twice(run):

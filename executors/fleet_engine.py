@@ -1,0 +1,73 @@
+"""What passes between the driver and its engines, and what the driver knows of each."""
+
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from ..agents.base import Sampling
+from ..envs.task import Task
+from .trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class Order:
+    """Attempts at one task that an engine is to run; `key` is the caller's own name for them."""
+
+    key: int
+    task: Task
+    numbers: tuple[int, ...]
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an order: the attempts that ended, and the numbers of those that were lost with their engine."""
+
+    order: Order
+    trajectories: tuple[Trajectory, ...]
+    lost: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineRef:
+    """One start of one engine: what replaces it has another generation."""
+
+    index: int
+    generation: int
+
+
+class Status(StrEnum):
+    """What an engine is good for."""
+
+    LIVE = "live"
+    DEAD = "dead"  # to be started anew
+    STARTING = "starting"
+    BARE = "bare"  # started, and without the current weights
+    GONE = "gone"  # dead, and no restart is left
+
+
+@dataclass
+class EngineState:
+    """An engine as the driver knows it; Any: Ray's handles have no types."""
+
+    index: int
+    actor: Any
+    status: Status = Status.LIVE
+    generation: int = 0
+    load: int = 0  # attempts that it was given and that have not ended
+    has_process: bool = True  # the actor lives, whatever its engine does
+    start: Any = None  # the call of the start
+    start_until: float = 0.0
+    question: Any = None  # the call of a health check that goes on
+    asked_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def ref(self) -> EngineRef:
+        """Its name as long as it lives."""
+        return EngineRef(self.index, self.generation)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it can be asked for something."""
+        return self.status in (Status.LIVE, Status.BARE)
