@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +116,7 @@ class Trajectory:
         """Tokens sampled, over all sequences."""
         return sum(sequence.num_actions for sequence in self.sequences)
 
-    @property
+    @cached_property
     def oldest_version(self) -> int | None:
         """The version of the oldest sampled token; None when nothing was sampled."""
         oldest = [s.versions[s.is_action].min() for s in self.sequences if s.num_actions]

@@ -1,8 +1,8 @@
 """One engine of a simulated cluster: requests share its decoding steps, and no event is spent on a single token."""
 
 import heapq
+import itertools
 import math
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ class EngineModel:
         sequence_s: Of one step, for each request in it: its token is computed.
         context_s: Of one step, for each token of each request's context: keys and values are read.
         prefill_per_s: Tokens of prompts computed per second; nothing is decoded meanwhile.
+        is_oldest_first: Requests of older orders go before others, in the queue and in memory; otherwise they go by
+            when they came.
     """
 
     max_num_seqs: int = 256
@@ -32,6 +34,7 @@ class EngineModel:
     sequence_s: float = 35e-6
     context_s: float = 19e-9
     prefill_per_s: float = 36_000.0
+    is_oldest_first: bool = True
 
     def step_s(self, num_requests: int, num_context: float) -> float:
         """Return the seconds of one decoding step."""
@@ -46,7 +49,9 @@ class Request:
         context: Tokens before what is left to sample.
         num_new: Of these, those that the episode's last turn did not leave in the prefix cache.
         num_left: Tokens left to sample.
+        age: Of its order; lower ones are older.
         work: The caller's own.
+        rank: Lower ones go first.
         begins, ends: Decoding steps of the engine between which it runs.
     """
 
@@ -54,13 +59,15 @@ class Request:
     context: float
     num_new: float
     num_left: float
+    age: int
     work: Any  # Any: the engine passes it on
+    rank: tuple[int, int] = (0, 0)
     begins: float = 0.0
     ends: float = math.inf
 
 
 class Engine:
-    """Decodes requests in the order in which they came, as many as fit; puts out the newest where memory runs out."""
+    """Decodes as many requests as fit, those of the lowest ranks; puts out the highest where memory runs out."""
 
     def __init__(self, model: EngineModel) -> None:
         self._model = model
@@ -68,11 +75,11 @@ class Engine:
         self._context = 0.0  # tokens whose keys and values are held
         self._blocked_until = 0.0  # prompts are computed
         self._step_s = model.weights_s
-        self._running: dict[Request, None] = {}  # in the order of admission
+        self._running: set[Request] = set()
         self._ends: list[tuple[float, int, Request]] = []  # a heap; holds entries of requests that are gone, too
-        self._waiting: deque[Request] = deque()
-        self._held: deque[Request] = deque()
-        self._num_admitted = 0
+        self._waiting: list[tuple[tuple[int, int], Request]] = []  # a heap by ranks, which are all different
+        self._held: list[Request] = []
+        self._numbers = itertools.count()
         self._mode: UpdateMode | None = None  # of the update that goes on
         self._paused_at = 0.0
         self.version = 0
@@ -96,19 +103,22 @@ class Engine:
 
     def ask(self, request: Request, now: float) -> None:
         """Take a request."""
-        (self._waiting if self._mode is None else self._held).append(request)
-        if self._mode is None:
-            self._advance(now)
-            self._fill()
+        request.rank = (request.age if self._model.is_oldest_first else 0, next(self._numbers))
+        if self._mode is not None:
+            self._held.append(request)
+            return
+        self._advance(now)
+        heapq.heappush(self._waiting, (request.rank, request))
+        self._fill()
 
     def cancel(self, request: Request, now: float) -> None:
         """Forget a request."""
         self._advance(now)
         if request in self._running:
             self._leave(request)
-        for queue in (self._waiting, self._held):
-            if request in queue:
-                queue.remove(request)
+        self._waiting = [entry for entry in self._waiting if entry[1] is not request]
+        heapq.heapify(self._waiting)
+        self._held = [held for held in self._held if held is not request]
         self._fill()
 
     def run_to(self, now: float) -> list[Request]:
@@ -135,7 +145,8 @@ class Engine:
         recompute_s = self._context / self._model.prefill_per_s if self._mode is UpdateMode.RECOMPUTE else 0.0
         self._blocked_until, self._now = now + left + recompute_s, now
         self._mode, self.version = None, version
-        self._waiting += self._held
+        for request in self._held:
+            heapq.heappush(self._waiting, (request.rank, request))
         self._held.clear()
         self._fill()
 
@@ -154,7 +165,7 @@ class Engine:
         self._now = now
 
     def _leave(self, request: Request) -> None:
-        del self._running[request]
+        self._running.remove(request)
         self._context -= request.context + self._steps - request.begins
         request.ends = math.inf  # what is left of it in the heap counts no more
 
@@ -163,9 +174,9 @@ class Engine:
         if self._is_frozen:
             return
         while self._context > self._model.capacity - 1 and len(self._running) > 1:
-            self._put_out(next(reversed(self._running)))
-        while self._waiting and self._fits(self._waiting[0]):
-            self._admit(self._waiting.popleft())
+            self._put_out(max(self._running, key=lambda request: request.rank))
+        while self._waiting and self._fits(self._waiting[0][1]):
+            self._admit(heapq.heappop(self._waiting)[1])
         self._step_s = self._model.step_s(len(self._running), self._context)
 
     def _fits(self, request: Request) -> bool:
@@ -179,10 +190,9 @@ class Engine:
         self._blocked_until = max(self._blocked_until, self._now) + prompt / self._model.prefill_per_s
         episode.oldest = self.version if episode.oldest is None else episode.oldest
         request.begins, request.ends = self._steps, self._steps + request.num_left
-        self._running[request] = None
+        self._running.add(request)
         self._context += request.context
-        self._num_admitted += 1
-        heapq.heappush(self._ends, (request.ends, self._num_admitted, request))
+        heapq.heappush(self._ends, (request.ends, next(self._numbers), request))
 
     def _put_out(self, request: Request) -> None:
         done = self._steps - request.begins
@@ -190,5 +200,5 @@ class Engine:
         request.context += done
         request.num_left -= done
         request.num_new = request.context
-        self._waiting.appendleft(request)
+        heapq.heappush(self._waiting, (request.rank, request))
         self.num_preempted += 1

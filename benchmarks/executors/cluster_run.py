@@ -60,10 +60,21 @@ class Mode:
 
 @dataclass
 class Record:
-    """What a run measures; `samples` are times and tokens sampled until then."""
+    """What a run measures, step by step.
+
+    Attributes:
+        step_ends: When the engines had the new weights.
+        learn_s: What the learner took.
+        straggler_s: For how long it waited although enough groups were ready.
+        batch_tokens: Sampled for the batch.
+        lags: Ages of its attempts, in versions.
+        samples: Times, and the tokens sampled by all engines until then.
+        expired: Groups given back as too old.
+    """
 
     step_ends: list[float] = field(default_factory=list)
     learn_s: list[float] = field(default_factory=list)
+    straggler_s: list[float] = field(default_factory=list)
     batch_tokens: list[int] = field(default_factory=list)
     lags: list[np.ndarray] = field(default_factory=list)
     samples: list[tuple[float, float]] = field(default_factory=list)
@@ -127,6 +138,7 @@ class Run:
         self._now = 0.0
         self._version = 0
         self._is_waiting = False  # the learner, for its batch
+        self._full_at: float | None = None  # when enough groups were ready for it
         self._num_draining = 0
         self.record = Record()
 
@@ -155,15 +167,19 @@ class Run:
 
     def _begin_batch(self) -> None:
         self._dispatcher.begin_batch(self._version, NO_END, self._now)
-        self._is_waiting = True
+        self._is_waiting, self._full_at = True, None
         self._dispatcher.orders(self._submit, self._now)
         self._take()
 
     def _take(self) -> None:
+        if self._dispatcher.num_ready < self._cluster.batch_groups:
+            return
+        self._full_at = self._now if self._full_at is None else self._full_at
         taken = self._dispatcher.take(self._cluster.batch_groups, self._now)
         if taken is None:
             return
         self._is_waiting = False
+        self.record.straggler_s.append(self._now - self._full_at)
         self._dispatcher.begin_learning()
         self._dispatcher.orders(self._submit, self._now)
         trajectories = [t for finished in taken.finished for t in finished.group.trajectories if t.is_valid]
@@ -217,7 +233,7 @@ class Run:
         before, after = episode.turn_ends
         shown = self._cluster.work.observation_tokens if episode.turn else self._cluster.work.prompt_tokens
         shown_before = self._cluster.work.prompt_tokens + episode.turn * self._cluster.work.observation_tokens
-        request = Request(episode, shown_before + before, shown, after - before, work)
+        request = Request(episode, shown_before + before, shown, after - before, work.order.key, work)
         work.requests.add(request)
         self._engines[work.engine].ask(request, self._now)
         self._plan(work.engine)
@@ -253,7 +269,7 @@ class Run:
             del self._orders[work.order.key]
             trajectories = tuple(_trajectory(work.order.task, episode) for episode in work.episodes)
             self._dispatcher.note(Outcome(work.order, trajectories), self._now)
-            if self._is_waiting and self._dispatcher.num_ready >= self._cluster.batch_groups:
+            if self._is_waiting:
                 self._take()
 
     def _cancel(self, work: OrderAtWork) -> None:
