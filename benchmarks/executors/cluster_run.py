@@ -40,7 +40,7 @@ class Cluster:
     """
 
     num_engines: int = 256
-    batch_groups: int = 1024
+    batch_groups: int = 2048
     attempts: int = 16
     learner_fixed_s: float = 5.0
     learner_s_per_token: float = 1e-6

@@ -40,7 +40,7 @@ class Episode:
 class Workload:
     """Log-normal numbers of tokens, partly the task's and partly the attempt's, cut at the most that may be sampled."""
 
-    median_tokens: float = 5000.0
+    median_tokens: float = 8000.0
     task_sigma: float = 0.6
     attempt_sigma: float = 0.7
     max_tokens: int = 32_768
