@@ -5,7 +5,7 @@ Every draw is in one place at any time: it runs, waits to run, waits for the lea
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -64,6 +64,7 @@ class Job:
     """Attempts at one task until all have ended.
 
     Attributes:
+        priority: Number of its first order, None before: on engines, no tail of a batch queues behind later batches.
         version: Of the published weights when it was begun.
         draw: Where it came from; None for what the learner will not take.
         done: Called with the group instead of keeping it for the learner.
@@ -76,6 +77,7 @@ class Job:
     draw: Draw | None = None
     done: Callable[[Group], None] | None = None
     ended: list[Trajectory] = field(default_factory=list)
+    priority: int | None = None
     num_orders: int = 0
     until: float = np.inf  # when its lease ends
 
@@ -147,7 +149,9 @@ class Dispatcher:
             self._waiting.append(Job(draw.task, self._plan.numbers, self._plan.sampling, self._version, draw))
         while self._waiting:
             job = self._waiting[0]
-            if not submit(Order(self._num_orders, job.task, job.missing, job.sampling)):
+            job.priority = self._num_orders if job.priority is None else job.priority
+            sampling = replace(job.sampling, priority=job.priority)
+            if not submit(Order(self._num_orders, job.task, job.missing, sampling)):
                 return
             self._waiting.popleft()
             job.num_orders += 1

@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=256)
     parser.add_argument("--picture", type=Path, help="where to draw the engines' use over time")
     options = parser.parse_args()
-    engines, steps, warm = (2, 6, 2) if options.quick else (options.engines, 20, 8)
+    engines, steps, warm = (2, 6, 2) if options.quick else (options.engines, 24, 9)
     cluster = Cluster(num_engines=engines, batch_groups=8 * engines)
     results, records, rate = compare(cluster, steps, warm)
     if options.picture:

@@ -12,19 +12,17 @@ from typing import Any
 
 import numpy as np
 from cluster_engine import Engine, EngineModel, Request
-from cluster_work import Episode, Workload
+from cluster_work import NO_END, EndlessTasks, Episode, Workload
 
 from turngym.agents.base import Sampling
 from turngym.agents.sequence import Sequence
 from turngym.envs.task import Task
 from turngym.executors.dispatch import Dispatcher, RolloutPlan
-from turngym.executors.draws import Draw
 from turngym.executors.engines.base import UpdateMode
 from turngym.executors.fleet_engine import Order, Outcome
 from turngym.executors.pacing import Pace
 from turngym.executors.trajectory import EndReason, Trajectory, TurnEnd
 
-NO_END = 10**9  # batches and tasks: a run is cut off in the middle of its work, not at its end
 SAMPLING = Sampling(max_tokens=1)  # what is sampled is the workload's affair
 
 
@@ -83,28 +81,6 @@ class Record:
     num_events: int = 0
 
 
-class EndlessTasks:
-    """Tasks named by their serials."""
-
-    num_left = NO_END
-
-    def __init__(self) -> None:
-        self._next = 0
-        self._given_back: list[int] = []
-
-    def draw(self) -> Draw:
-        """Return the next task, those that were given back first."""
-        if self._given_back:
-            serial = heapq.heappop(self._given_back)
-        else:
-            serial, self._next = self._next, self._next + 1
-        return Draw(serial, Task(id=str(serial)))
-
-    def give_back(self, draw: Draw) -> None:
-        """Take back a task that was not used."""
-        heapq.heappush(self._given_back, draw.serial)
-
-
 @dataclass(eq=False)
 class OrderAtWork:
     """An order with its engine and its attempts."""
@@ -139,14 +115,15 @@ class Run:
         self._version = 0
         self._is_waiting = False  # the learner, for its batch
         self._full_at: float | None = None  # when enough groups were ready for it
-        self._num_draining = 0
+        self._num_draining = self._num_steps_left = 0
         self.record = Record()
 
     def play(self, num_steps: int) -> Record:
         """Play so many steps, and return what was measured."""
+        self._num_steps_left = num_steps
         self._begin_batch()
         self._sample()
-        while len(self.record.step_ends) < num_steps:
+        while self._num_steps_left:
             self._now, _, act, arguments = heapq.heappop(self._events)
             act(*arguments)
             self.record.num_events += 1
@@ -211,7 +188,9 @@ class Run:
 
     def _end_step(self) -> None:
         self.record.step_ends.append(self._now)
-        self._begin_batch()
+        self._num_steps_left -= 1
+        if self._num_steps_left:
+            self._begin_batch()
 
     # Engines and episodes
 
@@ -233,7 +212,7 @@ class Run:
         before, after = episode.turn_ends
         shown = self._cluster.work.observation_tokens if episode.turn else self._cluster.work.prompt_tokens
         shown_before = self._cluster.work.prompt_tokens + episode.turn * self._cluster.work.observation_tokens
-        request = Request(episode, shown_before + before, shown, after - before, work.order.key, work)
+        request = Request(episode, shown_before + before, shown, after - before, work.order.sampling.priority, work)
         work.requests.add(request)
         self._engines[work.engine].ask(request, self._now)
         self._plan(work.engine)

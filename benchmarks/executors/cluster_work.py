@@ -1,8 +1,14 @@
 """What a simulated cluster works on: attempts with a long tail of lengths, in turns that wait for their environment."""
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
+
+from turngym.envs.task import Task
+from turngym.executors.draws import Draw
+
+NO_END = 10**9  # batches and tasks: a run is cut off in the middle of its work, not at its end
 
 
 @dataclass(eq=False)
@@ -59,3 +65,25 @@ class Workload:
         waits = self.env_median_s * np.exp(self.env_sigma * rng.standard_normal(int(turns.sum())))
         waits_s = np.split(waits, np.cumsum(turns)[:-1])
         return [Episode(number, tokens[number], waits_s[number].tolist()) for number in range(count)]
+
+
+class EndlessTasks:
+    """Tasks named by their serials."""
+
+    num_left = NO_END
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._given_back: list[int] = []
+
+    def draw(self) -> Draw:
+        """Return the next task, those that were given back first."""
+        if self._given_back:
+            serial = heapq.heappop(self._given_back)
+        else:
+            serial, self._next = self._next, self._next + 1
+        return Draw(serial, Task(id=str(serial)))
+
+    def give_back(self, draw: Draw) -> None:
+        """Take back a task that was not used."""
+        heapq.heappush(self._given_back, draw.serial)

@@ -129,7 +129,9 @@ class VllmEngine:
             )
         async with self._admitted():
             version = self._version
-            return completion_of(await self._answer(prompt_ids, sampling_params(sampling), request), version)
+            return completion_of(
+                await self._answer(prompt_ids, sampling_params(sampling), request, sampling.priority), version
+            )
 
     async def score(self, token_ids: NDArray[np.int32], request: str = "") -> NDArray[np.float32]:
         """Return the logprob of each token after those before it; see `Scorer`."""
@@ -214,7 +216,7 @@ class VllmEngine:
             if not self._running:
                 self._idle.set()
 
-    async def _answer(self, prompt_ids: NDArray[np.int32], params: Any, request: str) -> Any:
+    async def _answer(self, prompt_ids: NDArray[np.int32], params: Any, request: str, priority: int = 0) -> Any:
         """Return vLLM's last output for one request."""
         from vllm.exceptions import VLLMValidationError
         from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
@@ -226,6 +228,7 @@ class VllmEngine:
                 {"prompt_token_ids": prompt_ids.tolist()},
                 params,
                 request_id,
+                priority=priority,
                 lora_request=None if self._config.adapter is None else adapter_request(self._version),
             ):
                 final = output
@@ -247,6 +250,7 @@ class VllmEngine:
             "tensor_parallel_size": config.tensor_parallel_size,
             "enable_prefix_caching": config.enable_prefix_caching,
             "seed": config.seed,
+            "scheduling_policy": "priority",  # of `Sampling.priority`, then by when a request came
             "generation_config": "vllm",  # nothing but what each request asks for
             "logprobs_mode": "processed_logprobs",
             "worker_extension_cls": f"{__package__}.vllm_worker.WeightReceiver",
