@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from cluster_engine import EngineModel
 from cluster_run import Cluster, Mode, Record, Run
 
 from turngym.executors.engines.base import UpdateMode
@@ -49,13 +50,19 @@ class Outcome:
 
 def full_rate(cluster: Cluster, num_steps: int) -> float:
     """Return the tokens per second of engines that are always full, never paused and never waited for."""
-    alone = replace(cluster, learner_fixed_s=0.0, learner_s_per_token=0.0, update_s=None)
+    alone = replace(few(cluster), learner_fixed_s=0.0, learner_s_per_token=0.0, update_s=None)
     rates = []
     for ahead in (2, 4):  # more in flight is not always faster
         samples = Run(alone, Mode(ahead, ahead)).play(num_steps).samples
         first, last = samples[len(samples) // 3], samples[-1]
         rates.append((last[1] - first[1]) / (last[0] - first[0]))
-    return max(rates)
+    return max(rates) * cluster.num_engines / alone.num_engines
+
+
+def few(cluster: Cluster) -> Cluster:
+    """Return fewer engines with the same work for each."""
+    engines = min(cluster.num_engines, 16)
+    return replace(cluster, num_engines=engines, batch_groups=cluster.batch_groups * engines // cluster.num_engines)
 
 
 def with_learner(cluster: Cluster, rate: float, slowness: float) -> Cluster:
@@ -110,7 +117,7 @@ def compare(cluster: Cluster, num_steps: int, num_warm: int) -> tuple[dict[str, 
 
 
 def sweep(cluster: Cluster, num_steps: int, num_warm: int) -> None:
-    """Vary the learner's speed, queue and bound on fewer engines with the same work for each."""
+    """Vary the learner's speed, queue and bound."""
     rate = full_rate(cluster, num_steps)
     for slowness, name in ((0.67, "engines are slower"), (1.0, "equally fast"), (1.5, "learner is slower")):
         print(f"\n{cluster.num_engines} engines; {name}: the learner takes {slowness} of their time\n{'':24} {COLUMNS}")
@@ -148,16 +155,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few engines and steps, to see that it runs")
     parser.add_argument("--sweep", action="store_true", help="also vary queue, bound and the learner's speed")
+    parser.add_argument("--by_arrival", action="store_true", help="engines take requests as they come, not the oldest")
     parser.add_argument("--engines", type=int, default=256)
     parser.add_argument("--picture", type=Path, help="where to draw the engines' use over time")
     options = parser.parse_args()
     engines, steps, warm = (2, 6, 2) if options.quick else (options.engines, 24, 9)
-    cluster = Cluster(num_engines=engines, batch_groups=8 * engines)
+    model = EngineModel(is_oldest_first=not options.by_arrival)
+    cluster = Cluster(num_engines=engines, batch_groups=8 * engines, engine=model)
     results, records, rate = compare(cluster, steps, warm)
     if options.picture:
         draw(options.picture, records, rate, steps)
     if options.sweep:
-        sweep(replace(cluster, num_engines=min(engines, 16), batch_groups=8 * min(engines, 16)), steps, warm)
+        sweep(few(cluster), steps, warm)
     best, baseline = results[BEST], results[BASELINE]
     result = {
         "name": "executors/cluster",

@@ -43,8 +43,8 @@ class Cluster:
     learner_fixed_s: float = 5.0
     learner_s_per_token: float = 1e-6
     update_s: float | None = 3.0
-    engine: EngineModel = EngineModel()
-    work: Workload = Workload()
+    engine: EngineModel = field(default_factory=EngineModel)
+    work: Workload = field(default_factory=Workload)
 
 
 @dataclass(frozen=True)

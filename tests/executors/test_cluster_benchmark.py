@@ -1,4 +1,4 @@
-"""The simulated cluster: engines by hand-worked numbers, runs by what must hold of any, and the benchmark's last line."""
+"""The simulated cluster: engines by hand-worked numbers, runs by what must hold of any, and the last line."""
 
 import importlib
 import json
