@@ -106,7 +106,7 @@ def run_loop(
 
             # 7. The books, and a checkpoint now and then.
             ended_at = time.monotonic()
-            row = {"step": step, "version": parts.sync.version, **metrics, "seconds": seconds}
+            row = {"step": step, "part": state.part, "version": parts.sync.version, **metrics, "seconds": seconds}
             rows.append(row)
             parts.folder.append_metrics(row)
             progress.step_ended(step, metrics, seconds)
@@ -132,6 +132,7 @@ def save(parts: Parts, state: LoopState, scores: Scores) -> None:
     parts.checkpoints.finish(
         state.step,
         {
+            "part": state.part,
             "optimizer_steps": state.optimizer_steps,
             "critic_steps": state.critic_steps,
             "kl_coef": state.kl_coef,

@@ -70,6 +70,7 @@ class LoopState:
         optimizer_steps: Updates of the actor's weights.
         critic_steps: Updates of the critic's.
         saved_step: The step of the newest checkpoint; None without one.
+        part: Which part of the run this is; each start of its processes begins another.
         kl_coef: Weight of the KL, which may adapt.
         is_interrupted: The run was asked to stop before its end.
     """
@@ -80,6 +81,7 @@ class LoopState:
     optimizer_steps: int = 0
     critic_steps: int = 0
     saved_step: int | None = None
+    part: int = 1
     kl_coef: float = 0.0
     is_interrupted: bool = False
 

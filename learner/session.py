@@ -227,6 +227,7 @@ def _resume(
         checkpoint.state["optimizer_steps"],
         checkpoint.state["critic_steps"],
         saved_step=checkpoint.step,
+        part=checkpoint.state["part"] + 1,
         kl_coef=resumed_coef(settings.algo.kl, checkpoint.state["kl_coef"]),
     )
     return Standing(state, scores, folder.forget_steps_after(checkpoint.step))
