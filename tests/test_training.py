@@ -84,6 +84,28 @@ def test_it_learns_and_leaves_what_was_promised(options, tmp_path):
     assert AutoTokenizer.from_pretrained(run / "model").chat_template
 
 
+@pytest.mark.parametrize("partial", ["", "--train.partial_rollout_enable"])
+@pytest.mark.soak
+def test_rollouts_run_ahead_of_the_learner_and_it_learns_all_the_same(options, tmp_path, partial):
+    """Within the bound at consumption, nothing finished expires, and what is fresh matches the learner in fp32."""
+    out = train(
+        options,
+        f"{COPY} --train.async_enable --train.async_queue_size 2 {partial} --rollout.batch_size 8 "
+        "--rollout.n_samples_per_prompt 8 --train.batch_size 64 --train.max_steps 30 --eval.at_start --eval.at_end "
+        "--eval.max_samples 32 --eval.temperature 1 --eval.n_samples_per_prompt 2 --logger.trajectories_per_step -1",
+    )
+    steps, numbers = rows(tmp_path), summary(tmp_path)
+    assert numbers["after"] > numbers["before"] + 0.25, out
+    assert (numbers["steps"], numbers["version"]) == (30, 30)
+    assert max(row["staleness/max"] for row in steps) <= 3
+    assert steps[10]["staleness/mean"] > 0.5
+    assert "rollouts/groups_expired" not in steps[-1]
+    assert max(row["mismatch/abs_diff/lag_0"] for row in steps if "mismatch/abs_diff/lag_0" in row) < 1e-4
+    stored = [s.trajectory for s in TrajectoryStore(tmp_path / "run" / "trajectories" / "train").read()]
+    assert len(stored) == 30 * 64
+    assert len({t.task.id for t in stored}) == 30 * 8  # no task twice
+
+
 @pytest.fixture
 def reward_model(tiny_model: Path, tmp_path: Path) -> Path:
     """A random classifier over the tiny model's tokens."""
