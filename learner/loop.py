@@ -19,6 +19,7 @@ from .evaluation import evaluate
 from .frontier import Frontier
 from .kl_controller import KlController
 from .loop_parts import InterruptedStepError, LoopSettings, LoopState, Parts
+from .records import keep_metrics, keep_trajectories
 from .report import Scores
 from .step_advantages import with_advantages
 from .step_rewards import shaped_rewards, step_rewards
@@ -60,7 +61,8 @@ def run_loop(
             groups = buffer.take(len(tasks), parts.sync.version)
             trajectories = [t for group in groups for t in group.trajectories]
             metrics = rollout_metrics(trajectories, seconds["rollout"])
-            parts.folder.train_store.write(step, _kept(trajectories, settings.trajectories_per_step))
+            kept = _kept(trajectories, settings.trajectories_per_step)
+            metrics |= keep_trajectories(parts.folder.train_store, step, kept, progress.say)
             check_failures(trajectories, settings.max_failed_fraction)
 
             # 2. What each attempt is worth, and what the other models say of its tokens.
@@ -98,7 +100,7 @@ def run_loop(
             # 7. The books, and a checkpoint now and then.
             row = {"step": step, "version": parts.sync.version, **metrics, "seconds": seconds}
             rows.append(row)
-            parts.folder.append_metrics(row)
+            keep_metrics(parts.folder, row, progress.say)
             progress.step_ended(step, metrics, seconds)
             if is_cut_short:
                 raise InterruptedStepError
@@ -211,7 +213,8 @@ def _evaluate(
     failed = f", {result.num_failed} of {result.num_attempts} attempts failed" if result.num_failed else ""
     shown = "-" if result.reward is None else f"{result.reward:.3f}"
     parts.progress.say(f"step {state.step} | held-out reward {shown} on {result.num_tasks} tasks{failed}")
-    parts.folder.eval_store.write(state.step, [t for group in result.groups for t in group.trajectories])
+    episodes = [t for group in result.groups for t in group.trajectories]
+    keep_trajectories(parts.folder.eval_store, state.step, episodes, parts.progress.say)
     return list(result.groups)
 
 

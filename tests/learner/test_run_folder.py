@@ -33,8 +33,8 @@ def test_steps_after_the_checkpoint_are_forgotten_with_their_trajectories(tmp_pa
     assert folder.forget_steps_after(2) == [{"step": 1}, {"step": 2}]
     assert (folder.root / "metrics.jsonl").read_text().count("\n") == 2
     assert sorted(path.name for path in folder.train_store.folder.iterdir()) == [
-        "step_000001.jsonl",
-        "step_000002.jsonl",
+        "step_000001.jsonl.gz",
+        "step_000002.jsonl.gz",
     ]
 
 
