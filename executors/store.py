@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ..errors import StoreError
-from .store_format import SCHEMA, Record, StoredTrajectory, from_record, to_record
+from .store_format import SCHEMA, Record, StoredTrajectory, from_record, stored_record, to_record
 from .store_parts import append, members, part_name, parts_in, step_of
 from .trajectory import Trajectory
 
@@ -35,17 +35,11 @@ class TrajectoryStore:
         Raises:
             StoreError: The disk does not take them; the part is then as it was before.
         """
-        path = self.folder / part_name(step)
-        lines = [_encoded(to_record(step, trajectory, self.env)) for trajectory in trajectories]
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            append(path, lines)
-        except OSError as error:
-            raise StoreError(
-                f"{len(lines)} trajectories of step {step} cannot be written to {str(path)!r}: "
-                f"{error.strerror or error}; free some space, or keep fewer by --logger.trajectories_per_step"
-            ) from error
-        return path
+        return self._write(step, [to_record(step, trajectory, self.env) for trajectory in trajectories])
+
+    def copy(self, step: int, stored: Iterable[StoredTrajectory]) -> Path:
+        """Append what was read from another store, with all that is known of its origin; as `write`."""
+        return self._write(step, [stored_record(one) for one in stored])
 
     def parts(self) -> list[Path]:
         """Return the files, in the order of steps."""
@@ -66,6 +60,19 @@ class TrajectoryStore:
             if (step_of(path) or 0) > step:
                 path.unlink()
 
+    def _write(self, step: int, records: list[Record]) -> Path:
+        path = self.folder / part_name(step)
+        lines = [_encoded(record) for record in records]
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            append(path, lines)
+        except OSError as error:
+            raise StoreError(
+                f"{len(lines)} trajectories of step {step} cannot be written to {str(path)!r}: "
+                f"{error.strerror or error}; free some space, or keep fewer by --logger.trajectories_per_step"
+            ) from error
+        return path
+
 
 def read_part(path: Path, complain: Complain) -> Iterator[StoredTrajectory]:
     """Yield what one file of a store holds; as `TrajectoryStore.read`."""
@@ -74,7 +81,7 @@ def read_part(path: Path, complain: Complain) -> Iterator[StoredTrajectory]:
 
 
 def read_records(path: Path, complain: Complain) -> Iterator[tuple[str, Record]]:
-    """Yield the lines of one file as JSON objects, each with its place; broken ones are left out, and `complain` told."""
+    """Yield the lines of one file as JSON objects, with their places; broken ones are left out, and `complain` told."""
     before = 0
     for member in members(path):
         lines = member.text.split(b"\n")

@@ -71,6 +71,12 @@ def to_record(step: int, trajectory: Trajectory, env: str | None = None) -> Reco
     }
 
 
+def stored_record(stored: StoredTrajectory) -> Record:
+    """Return what was read as it is to be written again."""
+    record = to_record(stored.step, stored.trajectory, stored.env)
+    return {**record, "inexact": None if stored.inexact is None else list(stored.inexact)}
+
+
 def from_record(record: Record, source: str) -> StoredTrajectory:
     """Return what was stored; `source` names the line in errors.
 

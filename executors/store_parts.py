@@ -1,4 +1,4 @@
-"""The files of the store: one part for each step, gzip with a member for each write, or plain as older versions had it."""
+"""The files of the store: a part for each step, gzip with a member for each write, or plain as older ones were."""
 
 import os
 import re
@@ -47,13 +47,12 @@ def parts_in(folder: Path) -> list[Path]:
 
 def members(path: Path) -> Iterator[Member]:
     """Yield what each write left in a part; nothing follows what is broken."""
-    data = memoryview(path.read_bytes())
+    data, start = path.read_bytes(), 0
     if path.suffix != ".gz":
-        yield Member(bytes(data), len(data), not data or data[-1:] == b"\n")
+        yield Member(data, len(data), not data or data.endswith(b"\n"))
         return
-    start = 0
     while start < len(data):
-        member = _inflated(data[start:])
+        member = _inflated(memoryview(data)[start:])
         start += member.end
         yield Member(member.text, start, member.is_whole)
 

@@ -113,10 +113,11 @@ SCHEMA_1 = (
     b'{"schema": 1, "step": 1, "task": "sum/7", "attempt": 5, "reward": 0.5, "score": null, "end_reason": "max_turns", '
     b'"failure": null, "prompt": "7 + 2 =", "label": "9", "messages": [{"role": "user", "content": "7 + 2 ="}], '
     b'"rewards_per_turn": [0.5], "turn_ends": ["stop"], "extra_logs": {}, "seconds": {"total": 1.25899}, '
-    b'"earlier_failures": [], "seed": 7, "data": {}, "sequences": [{"token_ids": [1, 9690, 30, 2], "actions": [[2, 4]], '
-    b'"turn": [[-1, 2], [0, 2]], "versions": [[2, 2]], "logprobs": [-9.5041065, -0.07368497], "samplings": {"0": '
-    b'{"max_tokens": 24, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "stop": [], "stop_token_ids": [2], '
-    b'"seed": null}}, "parent": null, "fork_reason": null}]}\n'
+    b'"earlier_failures": [], "seed": 7, "data": {}, "sequences": [{"token_ids": [1, 9690, 30, 2], '
+    b'"actions": [[2, 4]], "turn": [[-1, 2], [0, 2]], "versions": [[2, 2]], "logprobs": [-9.5041065, -0.07368497], '
+    b'"samplings": {"0": '
+    b'{"max_tokens": 24, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "stop": [], '
+    b'"stop_token_ids": [2], "seed": null}}, "parent": null, "fork_reason": null}]}\n'
 )
 
 
