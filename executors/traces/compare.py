@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ...agents.sequence import BEFORE_FIRST_TURN
 from ..store_format import plain
@@ -39,38 +40,65 @@ def first_difference(recorded: Trajectory, now: Trajectory, decode: Decode, *, r
         ran_out: Whether a completion was asked for after the last recorded one.
     """
     before, after = turns_of(recorded), turns_of(now)
+    last = min(len(before), len(after)) - 2
+    end = _end_difference(recorded, now, last, ran_out)
     for old, new in zip(before, after, strict=False):
         for what, was, became in _facts(recorded, now, old, new, decode):
             if was != became:
                 return Difference(old.number, what, *_windows(was, became))
-    last = min(len(before), len(after)) - 2
-    return _end_difference(recorded, now, last, ran_out)
+        shown, shows = context_of(recorded, old.number), context_of(now, old.number)
+        if shown == shows or _says_nothing(recorded, old) or _says_nothing(now, new):
+            continue
+        if old.number < last or not _only_goes_on(shown, shows) or not (end or ran_out or _may_end_anyhow(recorded)):
+            return _token_difference(old.number, shown, shows, decode)
+    return end
 
 
 def _facts(
     recorded: Trajectory, now: Trajectory, old: Turn, new: Turn, decode: Decode
 ) -> Iterator[tuple[str, str, str]]:
     """Yield what is compared of one turn as texts, in the order in which it happened."""
-    if old.number > BEFORE_FIRST_TURN:
+    number = old.number
+    if number > BEFORE_FIRST_TURN:
         yield "completion", _text(old, decode), _text(new, decode)
         yield "tokens of the completion", str(old.token_ids.tolist()), str(new.token_ids.tolist())
         yield "end of the completion", str(old.end), str(new.end)
-        if None not in (old.reward, new.reward):  # else the episode failed here, which its end says
+        if None not in (old.reward, new.reward):
             yield "reward", str(old.reward), str(new.reward)
-    if recorded.failure is None or now.failure is None or old.observation:
+    if not (_says_nothing(recorded, old) or _says_nothing(now, new)):  # what broke there is told by the end
         yield "observation", _said(old), _said(new)
-    shown, shows = context_of(recorded, old.number), context_of(now, old.number)
-    if shown != shows:
-        was, became = (" | ".join(map(decode, ids)) for ids in (shown, shows))
-        if was == became:  # the same text in other tokens
-            was, became = str(shown), str(shows)
-        yield "tokens of the observation", was, became
+
+
+def _says_nothing(trajectory: Trajectory, turn: Turn) -> bool:
+    """Say whether the episode broke in this turn before its observation was read."""
+    failure = trajectory.failure
+    if failure is None or failure.kind in _UNKNOWN_END or turn.observation:
+        return False
+    return failure.turn == turn.number
+
+
+def _only_goes_on(shown: list[list[int]], shows: list[list[int]]) -> bool:
+    """Say whether one of two observations is the other with what asks for a completion, which no last one has."""
+    if max(len(shown), len(shows)) > 1:
+        return False
+    short, long = sorted(((shown or [[]])[0], (shows or [[]])[0]), key=len)
+    return long[: len(short)] == short
+
+
+def _token_difference(number: int, shown: list[list[int]], shows: list[list[int]], decode: Decode) -> Difference:
+    was, became = (" | ".join(map(decode, ids)) for ids in (shown, shows))
+    if was == became:  # the same text in other tokens
+        was, became = str(shown), str(shows)
+    return Difference(number, "tokens of the observation", *_windows(was, became))
+
+
+def _may_end_anyhow(trajectory: Trajectory) -> bool:
+    return trajectory.failure is not None and trajectory.failure.kind in _UNKNOWN_END
 
 
 def _end_difference(recorded: Trajectory, now: Trajectory, last: int, ran_out: bool) -> Difference | None:
     failure = recorded.failure
-    is_over = failure is not None and failure.kind in _UNKNOWN_END
-    if is_over and (ran_out or now.failure is None) and now.num_turns >= recorded.num_turns:
+    if _may_end_anyhow(recorded) and (ran_out or now.failure is None) and now.num_turns >= recorded.num_turns:
         return None
     if ran_out:
         may_run_out = recorded.end_reason is EndReason.MAX_SECONDS or (failure and failure.kind in _UNREPEATABLE)
@@ -96,12 +124,14 @@ def _text(turn: Turn, decode: Decode) -> str:
 
 
 def _said(turn: Turn) -> str:
-    return "\n".join(f"[{m['role']}] {_content(m)}" for m in map(plain, turn.observation))
+    """Return what was said; a message that says nothing is only there to be answered."""
+    texts = [(str(message["role"]), _content(message)) for message in map(plain, turn.observation)]
+    return "\n".join(f"[{role}] {text}" for role, text in texts if text)
 
 
-def _content(message: dict[str, object]) -> str:
+def _content(message: dict[str, Any]) -> str:
     rest = {key: value for key, value in message.items() if key not in ("role", "content") and value}
-    content = message.get("content")
+    content = message.get("content") or ""
     return f"{content if isinstance(content, str) else repr(content)}{f' {rest!r}' if rest else ''}"
 
 

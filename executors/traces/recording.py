@@ -133,7 +133,7 @@ def check_selection(selection: Selection) -> None:
     Raises:
         ConfigError: It has another form, or a name is not known.
     """
-    ends = [*EndReason, *FailureKind]
+    ends = [end.value for end in (*EndReason, *FailureKind)]
     if selection.end_reason is not None and selection.end_reason not in ends:
         raise ConfigError(f"--end_reason: unknown {selection.end_reason!r}.{nearest(selection.end_reason, ends)}")
     if selection.id is None:

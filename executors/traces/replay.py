@@ -30,6 +30,11 @@ from .turns import turns_of
 MOST_AT_ONCE = 32
 MOST_DIFFERENCES = 20
 
+_STOP_REASONS: dict[TurnEnd | None, StopReason] = {
+    TurnEnd.STOP: StopReason.STOP,
+    TurnEnd.ABORT: StopReason.ABORT,
+}  # all others are limits
+
 
 @dataclass(frozen=True)
 class Replay:
@@ -53,9 +58,7 @@ class Tape:
             self.ran_out = True
             raise EngineError(f"the recording ends after turn {len(self._turns) - 1}")
         turn = self._turns[request.index]
-        reason = {TurnEnd.STOP: StopReason.STOP, TurnEnd.ABORT: StopReason.ABORT}
-        stop_reason = StopReason.LENGTH if turn.end is None else reason.get(turn.end, StopReason.LENGTH)
-        return Reply(turn.token_ids, turn.logprobs, turn.versions, stop_reason)
+        return Reply(turn.token_ids, turn.logprobs, turn.versions, _STOP_REASONS.get(turn.end, StopReason.LENGTH))
 
 
 class Player:

@@ -42,7 +42,10 @@ class Turn:
 
 def turns_of(trajectory: Trajectory) -> list[Turn]:
     """Return the turns, beginning with -1."""
-    messages = _by_turn(trajectory.messages, trajectory.num_turns)
+    sampled = [int(s.turn[s.is_action].max()) + 1 for s in trajectory.sequences if s.num_actions]
+    # A completion that could not be recorded has tokens, and no end.
+    messages = _by_turn(trajectory.messages, max(trajectory.num_turns, *sampled, 0))
+    ends = trajectory.turn_ends
     turns = []
     for number, said in enumerate(messages, start=BEFORE_FIRST_TURN):
         has_completion = number > BEFORE_FIRST_TURN and bool(said)
@@ -55,7 +58,7 @@ def turns_of(trajectory: Trajectory) -> list[Turn]:
                 token_ids=_sampled(trajectory, number, lambda s: s.token_ids),
                 logprobs=_sampled(trajectory, number, lambda s: s.logprobs),
                 versions=_sampled(trajectory, number, lambda s: s.versions),
-                end=trajectory.turn_ends[number] if number > BEFORE_FIRST_TURN else None,
+                end=ends[number] if BEFORE_FIRST_TURN < number < len(ends) else None,
                 reward=float(rewards[number]) if BEFORE_FIRST_TURN < number < len(rewards) else None,
             )
         )
@@ -63,8 +66,13 @@ def turns_of(trajectory: Trajectory) -> list[Turn]:
 
 
 def context_of(trajectory: Trajectory, number: int) -> list[list[int]]:
-    """Return the ids that were shown in a turn, in each sequence."""
-    return [s.token_ids[(s.turn == number) & ~s.is_action].tolist() for s in trajectory.sequences]
+    """Return the ids that were shown in a turn, in each sequence where any were; what a fork repeats is left out."""
+    found = []
+    for sequence in trajectory.sequences:
+        start = sequence.parent[1] if sequence.parent else 0
+        is_shown = (sequence.turn[start:] == number) & ~sequence.is_action[start:]
+        found.append(sequence.token_ids[start:][is_shown].tolist())
+    return [ids for ids in found if ids]
 
 
 def _by_turn(messages: Seq[Message], num_turns: int) -> list[list[Message]]:

@@ -62,9 +62,14 @@ def view(run: Path, selection: Selection, options: ViewOptions, complain: Compla
         raise ConfigError(f"--sort: unknown column {options.sort!r}.{nearest(options.sort, SORTED_BY)}")
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit must be at least 1, got {options.limit}")
+    is_list = selection.id is None
+    if options.tokens and is_list:
+        raise ConfigError("--tokens is for one episode; name it: STEP/TASK/ATTEMPT")
+    if not is_list and (options.sort or options.descending or options.limit):
+        raise ConfigError("--sort, --descending and --limit are for a list, and one episode is named")
     recording = open_recording(run)
     episodes = recording.episodes(selection, complain)
-    if selection.id is not None:
+    if not is_list:
         found = list(episodes)
         _print_whole(found, options)
         if not found:
