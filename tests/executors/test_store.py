@@ -180,18 +180,6 @@ def test_a_plain_line_cut_off_by_a_crash_is_reported_and_skipped(tmp_path, caplo
     assert not caplog.text
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of 64 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, text=True)
-    if mount.returncode:
-        pytest.skip(f"needs the right to mount a disk: {mount.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True, timeout=60)
-
-
 def noise(seed):
     """A trajectory that hardly compresses: about 7 KiB."""
     return trajectory(seed, sequences=(sequence(np.random.default_rng(seed), turns=150),))
