@@ -1,8 +1,8 @@
 """Seconds and bytes that a step's trajectories cost on disk: the store, against plain JSON lines and against Parquet.
 
-256 trajectories of 4096 tokens, with as much text as they stand for; each way writes all there is to know (with fsync) and
-reads it back as trajectories, alternating. Plain lines have logprobs in digits, as the first schema had; Parquet has
-columns of arrays under zstd, and the rest as JSON text in a column of its own.
+256 trajectories of 4096 tokens, with as much text as they stand for; each way writes all there is to know, waits for
+the disk, and reads it back as trajectories, alternating. Plain lines have logprobs in digits, as the first schema had;
+Parquet has columns of arrays under zstd, and the rest as JSON text in a column of its own.
 """
 
 import argparse

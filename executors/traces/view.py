@@ -129,14 +129,13 @@ def _sorted(rows: list[Row], options: ViewOptions) -> list[Row]:
 
 
 def _print_table(rows: Iterable[Row]) -> None:
-    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE, show_edge=False, padding=(0, 1), pad_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("split", "step", "task", "attempt", "reward", "score", "turns", "tokens", "end", "seconds", "version"):
         is_text = name in ("split", "task", "end")
-        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=name != "task")
     for row in rows:
         cells = [
             row.split,

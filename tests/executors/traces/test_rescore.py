@@ -1,5 +1,9 @@
 """Another reward function over recorded episodes."""
 
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import numpy as np
 import pytest
 import yaml
@@ -82,6 +86,34 @@ def test_a_failed_reward_is_a_failure_and_never_0(traces, run, digit, tmp_path):
     assert held_out.failure.turn == 2
     assert held_out.rewards_per_turn.tolist() == [0, 0]  # the turn that was to be scored has no reward
     assert held_out.score is None
+
+
+class Server(BaseHTTPRequestHandler):
+    """Gives every query half a point, as `turngym serve-rm` answers."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.dumps({"rewards": [0.5] * len(asked["query"])}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_reward_behind_a_url(traces, run):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/reward"
+        code, out, _ = traces("rescore", run, "--reward.remote_url", url, "--reward.timeout_s", 60)
+        server.shutdown()
+        thread.join(60)
+    assert code == 0
+    assert "4 episodes scored anew, 4 of them changed" in out
+    assert "mean reward 0.5625 before, 0.5 now" in out
 
 
 def test_no_reward_at_all_is_exit_code_1(traces, run, tmp_path):

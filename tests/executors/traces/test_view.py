@@ -32,11 +32,11 @@ def test_a_table_for_people_and_pipes(traces, run):
     assert lines[0].split() == [
         "split", "step", "task", "attempt", "reward", "score", "turns", "tokens", "end", "seconds", "version"
     ]  # fmt: skip
-    rows = [line.split() for line in lines[2:-1]]
+    rows = [line.split() for line in lines[1:-1]]
     assert rows[0][:9] == ["train", "1", "Guess/train/7", "0", "1", "1", "2", "10", "terminated"]
     assert rows[0][-1] == "3-4"
     assert rows[3][4:6] == ["-", "-"]  # a failure has no reward
-    assert "failed: engine" in lines[5]
+    assert "failed: engine" in lines[4]
     assert rows[4][0] == "eval"
     assert lines[-1] == "5 episodes, 1 failed, mean reward 0.5625"
 
@@ -85,7 +85,7 @@ def test_filters_and_order(traces, run, words, places):
 def test_a_long_list_says_what_it_leaves_out(traces, run):
     _, out, _ = traces("view", run, "--limit", 2)
     assert out.splitlines()[-1] == "5 episodes, 1 failed, mean reward 0.5625; the first 2 are shown, --limit shows more"
-    assert len(out.splitlines()) == 5
+    assert len(out.splitlines()) == 4
 
 
 def test_one_episode_whole(traces, run):
@@ -131,6 +131,14 @@ def test_a_whole_record_as_json(traces, run):
     record = json.loads(out)
     assert (record["schema"], record["split"], record["task"]) == (2, "train", "Guess/train/7")
     assert record["messages"][1] == {"role": "assistant", "content": "3"}
+
+
+def test_a_step_that_holds_a_task_twice_shows_both(traces, run):
+    store = TrajectoryStore(run / "trajectories" / "train")
+    (first, *_) = store.read()
+    store.write(1, [first.trajectory])
+    assert traces("view", run, FIRST)[1].count(f"train {FIRST}\n") == 2
+    assert len(traces("view", run, FIRST, "--json")[1].splitlines()) == 2
 
 
 def test_a_run_its_trajectories_a_store_or_a_file(traces, run):
