@@ -23,7 +23,7 @@ def keep_trajectories(
     return {"store/lost": 0}
 
 
-def keep_metrics(folder: RunFolder, row: Mapping[str, Any], say: Say) -> None:
+def keep_metrics(folder: RunFolder, row: Mapping[str, Any], say: Say) -> None:  # Any: JSON
     """Write one step's numbers, which are kept for the next step where the disk does not take them."""
     try:
         folder.append_metrics(row)

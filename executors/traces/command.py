@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     viewing = commands.add_parser("view", help="list episodes, or show one", allow_abbrev=False)
-    _add_selection(viewing, "ID", "show one whole: STEP/TASK/ATTEMPT")
+    _add_selection(viewing, "show one whole: STEP/TASK/ATTEMPT")
     viewing.add_argument("--sort", metavar="COLUMN", help="step, task, reward, turns, tokens, seconds, ...")
     viewing.add_argument("--descending", action="store_true", help="highest first")
     viewing.add_argument("--limit", type=int, metavar="N", help="most lines; by default 200, and all with --json")
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     viewing.add_argument("--json", action="store_true", help="one JSON object for each line")
 
     scoring = commands.add_parser("rescore", help="score episodes by another reward function", allow_abbrev=False)
-    _add_selection(scoring, "ID", "only one: STEP/TASK/ATTEMPT")
+    _add_selection(scoring, "only one: STEP/TASK/ATTEMPT")
     scoring.add_argument(
         "--reward.remote_url",
         dest="remote_url",
@@ -87,15 +87,15 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         epilog="--agent_args.KEY VALUE gives the environment another argument than the run did.",
     )
-    _add_selection(replaying, "ID", "only one, and show the texts that differ: STEP/TASK/ATTEMPT")
+    _add_selection(replaying, "only one, and show the texts that differ: STEP/TASK/ATTEMPT")
     replaying.add_argument("--agent", metavar="SPEC", help="env:NAME or another form of it; by default the run's")
     _add_model(replaying)
     return parser
 
 
-def _add_selection(parser: argparse.ArgumentParser, name: str, what: str) -> None:
+def _add_selection(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder, its trajectories folder or one file of it")
-    parser.add_argument("id", metavar=name, nargs="?", help=what)
+    parser.add_argument("id", metavar="ID", nargs="?", help=what)
     choice = parser.add_argument_group("which episodes")
     choice.add_argument("--split", choices=("train", "eval"), help="of training or of evaluations")
     choice.add_argument("--step", metavar="N", help="one step, or a range of them: 3-7")

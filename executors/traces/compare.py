@@ -129,7 +129,7 @@ def _said(turn: Turn) -> str:
     return "\n".join(f"[{role}] {text}" for role, text in texts if text)
 
 
-def _content(message: dict[str, Any]) -> str:
+def _content(message: dict[str, Any]) -> str:  # Any: JSON
     rest = {key: value for key, value in message.items() if key not in ("role", "content") and value}
     content = message.get("content") or ""
     return f"{content if isinstance(content, str) else repr(content)}{f' {rest!r}' if rest else ''}"

@@ -64,7 +64,7 @@ class ReplayOptions:
 
     agent: str | None = None
     """As --agent of a run; by default the run's, with its arguments."""
-    agent_args: dict[str, Any] = field(default_factory=dict)
+    agent_args: dict[str, Any] = field(default_factory=dict)  # Any: what an environment takes is its own affair
     """Further arguments, over the run's where the agent is the same."""
     model: str | None = None
     """Model whose tokenizer and template are used; by default the run's."""

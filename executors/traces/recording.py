@@ -112,17 +112,13 @@ def matches(episode: Recorded, selection: Selection) -> bool:
     trajectory, failure = episode.trajectory, episode.trajectory.failure
     first, last = _steps(selection)
     ends = {trajectory.end_reason.value} | ({failure.kind.value} if failure else set())
-    low, high = selection.min_reward, selection.max_reward
-    has_reward = low is None and high is None
-    if not has_reward and trajectory.is_valid:
-        has_reward = (low is None or trajectory.reward >= low) and (high is None or trajectory.reward <= high)
     return (
         selection.id in (None, episode.id)
         and first <= episode.stored.step <= last
         and (selection.task is None or selection.task in trajectory.task.id)
         and (not selection.failed or failure is not None)
         and (selection.end_reason is None or selection.end_reason in ends)
-        and has_reward
+        and _pays(trajectory, selection.min_reward, selection.max_reward)
         and (selection.contains is None or _holds(trajectory, selection.contains))
     )
 
@@ -163,6 +159,14 @@ def texts_of(trajectory: Trajectory) -> Iterator[str]:
         content = message.get("content")
         parts = content if isinstance(content, list) else [{"text": content or ""}]
         yield from (str(part.get("text", "")) for part in parts)
+
+
+def _pays(trajectory: Trajectory, least: float | None, most: float | None) -> bool:
+    if least is None and most is None:
+        return True
+    if not trajectory.is_valid:
+        return False
+    return (least is None or trajectory.reward >= least) and (most is None or trajectory.reward <= most)
 
 
 def _holds(trajectory: Trajectory, text: str) -> bool:

@@ -58,6 +58,9 @@ def rescore(run: Path, selection: Selection, options: RescoreOptions, complain: 
     with Progress("scoring", len(parts)) as progress:
         for part in parts:
             episodes = list(episodes_of(part, selection, complain))
+            for episode in episodes:
+                if "label" in (episode.stored.inexact or ()):
+                    complain(f"{episode.id}: its label was nothing JSON has a form for, and is scored in another")
             scored = asyncio.run(_scored(episodes, reward, codec, tally))
             if out is not None and scored:
                 _write(out, part, scored)

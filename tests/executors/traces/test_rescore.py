@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -86,6 +87,15 @@ def test_a_failed_reward_is_a_failure_and_never_0(traces, run, digit, tmp_path):
     assert held_out.failure.turn == 2
     assert held_out.rewards_per_turn.tolist() == [0, 0]  # the turn that was to be scored has no reward
     assert held_out.score is None
+
+
+def test_a_label_that_json_has_no_form_for_is_told(traces, run, digit):
+    store = TrajectoryStore(run / "trajectories" / "train")
+    (first, *_) = store.read()
+    store.copy(3, [replace(first, step=3, inexact=("label",))])
+    _, out, err = traces("rescore", run, "--step", 3, "--reward.remote_url", digit)
+    assert out.startswith("1 episodes scored anew")
+    assert err.startswith("turngym: 3/Guess/train/7/0: its label")
 
 
 class Server(BaseHTTPRequestHandler):
