@@ -65,6 +65,10 @@ class TrajectoryError(TurnGymError, ValueError):
     """Arrays that must have one length do not, or a token is accounted for twice."""
 
 
+class StoreError(TurnGymError, OSError):
+    """Something that is kept for eyes could not be written; what was there before is as it was."""
+
+
 class EngineError(TurnGymError, RuntimeError):
     """An engine could not answer one request."""
 

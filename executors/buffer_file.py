@@ -28,7 +28,7 @@ def read_finished(path: Path, named: Callable[[int], Draw]) -> list[Finished]:
         for number, line in enumerate(file, start=1):
             record = json.loads(line)
             draw = named(record["serial"])
-            attempts = [from_record(attempt, f"{path}:{number}")[1] for attempt in record["attempts"]]
+            attempts = [from_record(attempt, f"{path}:{number}").trajectory for attempt in record["attempts"]]
             group = Group(draw.task, tuple(replace(t, task=draw.task) for t in attempts))
             found.append(Finished(draw, group, record["began"]))
     return found

@@ -53,7 +53,8 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
     """Train, and return the exit code: 0, or 130 when interrupted."""
     plan = make_plan(settings, inputs)
     checkpoints, checkpoint, cut_off = _checkpoints(settings)
-    folder = RunFolder(Path(settings.ckpt.output_dir), resumes=settings.ckpt.load_enable)
+    agent = settings.agent or "env:Prompt"
+    folder = RunFolder(Path(settings.ckpt.output_dir), resumes=settings.ckpt.load_enable, agent=agent)
     progress = Progress(plan.num_steps)
     for complaint in inputs.complaints:
         progress.say(complaint)

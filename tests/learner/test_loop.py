@@ -342,3 +342,26 @@ def test_a_checkpoint_stands_after_a_whole_step_and_is_not_written_twice(run):
     assert checkpoint is not None
     assert (checkpoint.step, checkpoint.state["optimizer_steps"], checkpoint.state["version"]) == (2, 4, 4)
     assert checkpoint.state["frontier"]["position"] == 4
+
+
+def test_a_full_disk_costs_traces_and_not_the_run(run, tmp_path, small_disk, capsys):
+    (tmp_path / "run").symlink_to(small_disk)  # checkpoints lie elsewhere
+    fill(small_disk)
+    done = run(Script(), eval_every=2)
+    assert (done.state.step, done.state.optimizer_steps) == (4, 8)
+    assert [row["store/lost"] for row in done.rows] == [1] * 4
+    assert sorted(done.scores.by_step) == [2, 4]
+    said = capsys.readouterr().err
+    assert said.count("WARNING: 1 trajectories of step") == 4
+    assert said.count("WARNING: 3 trajectories of step") == 2  # of the evaluations
+    assert said.count("WARNING: the numbers of this step cannot be written") == 4
+    assert "free some space" in said
+
+
+def test_where_nothing_is_lost_the_metrics_say_so(run):
+    assert [row["store/lost"] for row in run(Script()).rows] == [0] * 4
+
+
+def fill(disk: Path) -> None:
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        assert file.write(bytes(1 << 20)) < 1 << 20  # as much as there is room for
