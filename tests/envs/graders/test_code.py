@@ -183,7 +183,8 @@ def add(a, b):
         '("failed", encode(("passed", "")))',
         '("done", b"")',
         '("value", b"forged")',
-        '("raised", encode((["SystemExit", "KeyboardInterrupt", "BaseException"], "")))',
+        '("raised", encode(([], ["SystemExit", "KeyboardInterrupt", "BaseException"], "")))',
+        '("raised", encode((["AddTest", 3], ["StopIteration"], "")))',
         '("value", encode((3, [1, 2, 3, 4])))',
         "None",
     ):

@@ -159,6 +159,17 @@ def test_keys_that_collide_on_purpose_cost_nothing() -> None:
     assert time.perf_counter() - started < 2
 
 
+def test_objects_cross_as_references_where_both_sides_agree() -> None:
+    thing = object()
+    data = encode([thing, {"a": (thing, 1)}], lambda value: "#7" if value is thing else None)
+    assert data == b"l2:o2:#7d1:s1:at2:o2:#7i1;"
+    assert decode(data, resolve={"#7": thing}.get) == [thing, {"a": (thing, 1)}]
+    with pytest.raises(ValueError, match="no value begins with b'o'"):
+        decode(data)
+    with pytest.raises(TypeError, match="type object"):
+        encode(thing, lambda value: None)
+
+
 def test_values_one_after_another() -> None:
     assert decode_all(b"i1;T") == ([1, True], True)
     assert decode_all(b"i1;Tx") == ([1, True], False)
