@@ -1,6 +1,8 @@
 """What counts as equal."""
 
+import itertools
 import math
+import random
 
 import pytest
 
@@ -58,10 +60,80 @@ NAN = math.nan
         (NAN, float("nan"), Comparison(nan_is_nan=False), False),
         (NAN, 0.0, NEAR, False),
         ({float("nan")}, {float("nan")}, PLAIN, True),
+        ({float("nan")}, {float("nan")}, Comparison(nan_is_nan=False), False),
+        ({(NAN, 1), (float("nan"), 1)}, {(float("nan"), 1), (float("nan"), True)}, PLAIN, True),
+        ({-0.0}, {0.0}, EXACT, True),
+        ({0}, {0.0}, EXACT, False),
+        ({2.0, math.inf}, {2, math.inf}, PLAIN, True),
+        ({frozenset({1})}, {frozenset({1.0})}, PLAIN, True),
+        ({frozenset({1})}, {frozenset({1.0})}, EXACT, False),
+        ({"1"}, {1}, PLAIN, False),
+        ({b"1"}, {"1"}, PLAIN, False),
+        ({None}, {"None"}, PLAIN, False),
+        ({(1, 2)}, {(2, 1)}, PLAIN, False),
+        ({10**400}, {10**400}, NEAR, True),
+        ({10**5000}, {10**5000}, EXACT, True),
+        ({float(i) for i in range(200)}, {i + 1e-10 for i in range(200)}, NEAR, False),  # too many to be matched
     ],
 )
 def test_values(got: object, wanted: object, comparison: Comparison, same: bool) -> None:
     assert same_value(got, wanted, comparison) is same
+
+
+def nested(depth: int, leaf: object) -> object:
+    """A set of two sets of two sets ...: 2 ** depth members in all, and no two alike."""
+    if depth == 0:
+        return leaf
+    return frozenset({(0, nested(depth - 1, leaf)), (1, nested(depth - 1, leaf))})
+
+
+@pytest.mark.timeout(60)  # comparing each with each would take hours
+@pytest.mark.parametrize("comparison", [PLAIN, EXACT, STRICT, NEAR])
+def test_nested_sets_take_no_time(comparison: Comparison) -> None:
+    assert same_value(nested(14, "a"), nested(14, "a"), comparison)
+    assert not same_value(nested(14, "a"), nested(14, "b"), comparison)
+    assert same_value(nested(14, True), nested(14, 1), comparison) is (not comparison.exact_types)
+
+
+@pytest.mark.timeout(60)
+def test_a_chain_of_sets_is_walked_once() -> None:
+    def chain(depth: int, leaf: object) -> object:
+        return frozenset({chain(depth - 1, leaf), f"{depth}"}) if depth else leaf
+
+    for comparison in (PLAIN, EXACT, NEAR):
+        assert same_value(chain(60, 1), chain(60, True), comparison) is (not comparison.exact_types)
+        assert not same_value(chain(60, 1), chain(60, 2), comparison)
+    assert same_value(chain(60, 0.3), chain(60, 0.1 + 0.2), NEAR)
+    assert not same_value(chain(60, 0.3), chain(60, 0.31), NEAR)
+
+
+@pytest.mark.timeout(60)
+def test_forms_of_members_that_collide_on_purpose_cost_nothing() -> None:
+    modulus = (1 << 61) - 1
+    members = [frozenset({index * modulus, (index + k) * modulus}) for index in range(500) for k in range(1, 9)]
+    assert same_value({*members}, {*members}, EXACT)
+    assert not same_value({*members[1:]}, {*members[:-1]}, EXACT)
+
+
+def test_members_near_several_find_a_partner_each() -> None:
+    near = Comparison(abs_tol=0.06)
+    # 1.0 is in both, but only if it goes to 0.95 does 1.05 find 1.0.
+    assert same_value({1.0, 1.05}, {1.0, 0.95}, near)
+    assert not same_value({1.0, 1.05}, {1.0, 0.9}, near)
+    assert same_value({(1.0, "a"), (1.05, "a")}, {(0.95, "a"), (1.0, "a")}, near)
+    assert not same_value({(1.0, "a"), (1.05, "b")}, {(0.95, "b"), (1.0, "a")}, near)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_matching_finds_what_trying_all_orders_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    near = Comparison(abs_tol=1.1)
+    for _ in range(20):
+        got, wanted = ({float(rng.randrange(8)) for _ in range(rng.randint(1, 5))} for _ in range(2))
+        expected = len(got) == len(wanted) and any(
+            all(abs(a - b) <= 1.1 for a, b in zip(got, order, strict=True)) for order in itertools.permutations(wanted)
+        )
+        assert same_value(got, wanted, near) is expected, (got, wanted)
 
 
 @pytest.mark.parametrize(
