@@ -5,24 +5,12 @@ plain data and handles of objects that stay where the program is.
 """
 
 from dataclasses import dataclass
-from typing import Any, get_args
 
 from ...errors import ConfigError, GraderError
-from ...sandbox.base import CellResult, Session
-from .code import (
-    CodeTests,
-    CodeVerdict,
-    Grading,
-    Outcome,
-    check_source,
-    cut,
-    first_failure,
-    grader_files,
-    require_python,
-)
+from ...sandbox.base import Session
+from .code import CodeTests, CodeVerdict, Grading, check_source, cut, grader_files, require_python
 from .code_unit_program import MAX_REPLY_BYTES, OUTCOME_OF_CELL, PATH, PROGRAM_MODULES, Clock, Program
-from .code_unit_solution import MARK
-from .code_values import decode
+from .code_unit_results import TestResult, read_event, verdict
 
 _MODULES = (*PROGRAM_MODULES, "code_unit_objects", "code_unit_cases", "code_unit_driver")
 _MIN_TESTS_S = 1.0  # what the tests get to end in, when the time is up
@@ -72,42 +60,22 @@ class UnitTests(CodeTests):
                 await tests.close()
 
     async def _run(self, tests: Session, program: Program, clock: "Clock", grading: Grading) -> CodeVerdict:
-        results: list[tuple[str, Outcome, str]] = []
+        results: tuple[TestResult, ...] = ()
         cell = f"{PATH}from grading.code_unit_driver import start, answer\nstart({self.entry_point!r})"
         while True:
             ran = await tests.run_cell(cell, timeout_s=max(clock.left_s, _MIN_TESTS_S))
             clock.spend(ran.wall_s)
-            event = _event(ran)
-            if event is None or event[0] == "fault":
-                why = event[1].decode(errors="replace") if event else f"they ended as {ran.ended!r}: {ran.error}"
+            event = read_event(ran)
+            if event is None or event.kind == "fault":
+                why = event.payload.decode(errors="replace") if event else f"they ended as {ran.ended!r}: {ran.error}"
                 if event or not program.num_calls:
                     raise GraderError(f"the tests cannot be run: {cut(why, 1000)}")
-                results.append(("the tests", OUTCOME_OF_CELL.get(ran.ended, "exited"), cut(why)))
-                return _verdict(results, clock.total_s, ran.tier)
-            kind, payload, so_far = event
-            if len(so_far) > len(results):
+                jammed = TestResult("the tests", OUTCOME_OF_CELL.get(ran.ended, "exited"), cut(why))
+                return verdict((*results, jammed), clock.total_s, ran.tier)
+            if len(event.results) > len(results):
                 clock.next_test()
-                results = so_far
-            has_failed = any(outcome != "passed" for _, outcome, _ in results)
-            if kind == "done" or (has_failed and grading.stops_early):
-                return _verdict(results, clock.total_s, ran.tier)
-            cell = "answer({!r}, {!r})".format(*await program.call(payload, clock))
-
-
-def _event(ran: CellResult) -> tuple[str, bytes, list[tuple[str, Outcome, str]]] | None:
-    """Return what the tests' side wrote; None if it came to no call and no end."""
-    if ran.ended != "ok" or MARK not in ran.out:
-        return None
-    try:
-        event: Any = decode(ran.out.rpartition(MARK)[2])
-        kind, payload, results = event
-        known = [(str(name), outcome, str(text)) for name, outcome, text in results if outcome in get_args(Outcome)]
-    except (TypeError, ValueError):
-        return None
-    return (kind, payload, known) if len(known) == len(results) else None
-
-
-def _verdict(results: list[tuple[str, Outcome, str]], wall_s: float, tier: str) -> CodeVerdict:
-    outcomes = tuple(outcome for _, outcome, _ in results)
-    failures = [None if outcome == "passed" else f"{name}: {text or outcome}" for name, outcome, text in results]
-    return CodeVerdict(outcomes, first_failure(outcomes, failures), wall_s, tier)
+                results = event.results
+            has_failed = any(result.outcome != "passed" for result in results)
+            if event.kind == "done" or (has_failed and grading.stops_early):
+                return verdict(results, clock.total_s, ran.tier)
+            cell = "answer({!r}, {!r})".format(*await program.perform(event.payload, clock))

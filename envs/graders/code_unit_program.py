@@ -60,7 +60,7 @@ class Program:
         self._failure: tuple[str, bytes] | None = None  # of every further call
         self.num_calls = 0
 
-    async def call(self, request: bytes, clock: Clock) -> tuple[str, bytes]:
+    async def perform(self, request: bytes, clock: Clock) -> tuple[str, bytes]:
         """Have it do what the tests ask; return a kind and a payload for them."""
         self.num_calls += 1
         if len(request) > MAX_REPLY_BYTES:
