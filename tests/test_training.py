@@ -283,7 +283,7 @@ def wait_for(path: Path, condition: Callable[[str], bool], process: subprocess.P
 
 
 def test_ctrl_c_stops_within_ten_seconds_and_the_run_goes_on(options, tmp_path):
-    words = f"{COPY} --rollout.batch_size 8 --rollout.n_samples_per_prompt 8 --train.batch_size 64 --eval.at_start"
+    words = f"{COPY} --rollout.batch_size 4 --rollout.n_samples_per_prompt 4 --train.batch_size 16 --eval.at_start"
     words += " --eval.max_samples 4"
     process = subprocess.Popen(
         command(options, words + " --train.max_steps 1000"),
@@ -318,7 +318,7 @@ def test_ctrl_c_stops_within_ten_seconds_and_the_run_goes_on(options, tmp_path):
     assert numbers["before"] is not None  # measured before the interruption
     # No task of the first part comes again, and none is left out.
     ids = [s.trajectory.task.id for s in TrajectoryStore(tmp_path / "run" / "trajectories" / "train").read()]
-    assert len(set(ids)) == len(ids) / 8
+    assert len(set(ids)) == len(ids) / 4
 
 
 @pytest.mark.soak

@@ -47,7 +47,7 @@ class Relay:
         self._may_refer = self._may_refer or is_class_name(name)
         return Named(name, self.ask)
 
-    def ask(self, operation: str, target: Handle, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, operation: str, target: Handle, /, *args: Any, **kwargs: Any) -> Any:
         """Have the program do something; see `code_unit_solution`."""
         try:
             request = encode((operation, [target, *args], kwargs, self._may_refer), reference_of)

@@ -19,7 +19,7 @@ _BINARY = (
 class Ask(Protocol):
     """Has the program do something with a target and arguments, and returns what came of it."""
 
-    def __call__(self, operation: str, target: "Handle", *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, operation: str, target: "Handle", /, *args: Any, **kwargs: Any) -> Any:
         """Do it; `code_unit_solution` knows the operations."""
         ...
 
@@ -49,7 +49,7 @@ class Handle:
     def __delattr__(self, name: str) -> None:
         self._turngym_ask("delattr", self, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call it, there."""
         return self._turngym_ask("call", self, *args, **kwargs)
 

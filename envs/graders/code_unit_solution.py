@@ -71,8 +71,7 @@ def perform(request: bytes) -> None:
     try:
         asked: Any = decode(request, resolve=_objects.resolve)
         operation, arguments, kwargs, may_refer = asked
-        refer = _objects.refer if may_refer else None
-        before = encode(arguments[1:], refer)
+        before = encode(arguments[1:], _objects.refer)
         value = _operation(operation)(*arguments, **kwargs)
     except Exception as error:
         own = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ != "builtins"]
@@ -83,8 +82,8 @@ def perform(request: bytes) -> None:
     try:
         if may_refer and operation == "call" and isinstance(arguments[0], type):
             _objects.keep(value)  # an instance, also of a class that extends list
-        after = encode(arguments[1:], refer)
-        reply = encode((value, None if after == before else arguments[1:]), refer)
+        after = encode(arguments[1:], _objects.refer)
+        reply = encode((value, None if after == before else arguments[1:]), _objects.refer if may_refer else None)
     except BaseException as error:
         return _reply("failed", encode(("not data", describe(error))))
     return _reply("value", reply)
@@ -103,7 +102,7 @@ def _exit(context: Any, kinds: list[str]) -> None:
 
 
 _OWN: dict[str, Callable[..., Any]] = {
-    "call": lambda function, *args, **kwargs: function(*args, **kwargs),
+    "call": lambda function, /, *args, **kwargs: function(*args, **kwargs),
     "enter": lambda context: type(context).__enter__(context),
     "exit": _exit,
     "slice": lambda sequence, *bounds: sequence[slice(*bounds)],

@@ -14,6 +14,7 @@ from .object_hacks import CLASS_TESTS, OBJECT_HACKS, RIGHT
 pytestmark = pytest.mark.slow
 
 SHAPES = """
+import collections
 import enum
 
 class Point:
@@ -43,6 +44,7 @@ class Shape:
     def __delitem__(self, index): del self.points[index]
     def by_x(self): return {point.x: point for point in self.points}
     def distinct(self): return set(self.points)
+    def counted(self): return collections.Counter(point.y for point in self.points)
     def xs(self): yield from (point.x for point in self.points)
 
 class Colour(enum.Enum):
@@ -130,6 +132,7 @@ def test_classes():
 def test_classes_that_extend_a_list():
     stack = Stack([1])
     stack.push(2)
+    assert Shape([Point(1), Point(2)]).counted() == {0: 2}  # as data, where it is no instance that the test made
     assert list(stack) == [1, 2] and stack.pop() == 2 and len(stack) == 1
 def test_blocks():
     with Door() as door: pass
@@ -170,6 +173,22 @@ async def test_without_a_class_by_name_objects_stay_away(sandbox: Sandbox) -> No
         for returned in ("Always()", "[Always()]", "(x for x in 'x')"):
             verdict = await grade(sandbox, f"from solution import f\nassert {source}", f"{code}f = lambda: {returned}")
             assert verdict.outcomes == ("not data",), (source, returned, verdict)
+
+
+async def test_functions_are_arguments_also_where_no_class_is_named(sandbox: Sandbox) -> None:
+    source = "from solution import apply, double\nassert apply(double, 4) == 8"
+    assert (await grade(sandbox, source)).is_correct
+
+
+async def test_keywords_may_have_any_name(sandbox: Sandbox) -> None:
+    names = ("self", "operation", "target", "function", "name", "args", "kwargs", "request")
+    keywords = ", ".join(f"{name}={number}" for number, name in enumerate(names))
+    source = f"from solution import f, Caller\nassert f({keywords}) == 28 and Caller().call({keywords}) == 28"
+    code = (
+        "def f(**given): return sum(given.values())\nclass Caller:\n    def call(me, /, **given): return f(**given)\n"
+    )
+    verdict = await grade(sandbox, source, code)
+    assert verdict.is_correct, verdict
 
 
 async def test_object_hacks_score_nothing(sandbox: Sandbox) -> None:
