@@ -56,7 +56,7 @@ def test_it_learns_and_leaves_what_was_promised(options, tmp_path):
     out = train(
         options,
         f"{COPY} --actor.num_gpus_per_node 2 --rollout.batch_size 8 --rollout.n_samples_per_prompt 8 "
-        "--train.batch_size 64 --train.max_steps 30 --eval.at_start --eval.at_end --eval.max_samples 32 "
+        "--train.batch_size 64 --train.max_steps 20 --eval.at_start --eval.at_end --eval.max_samples 32 "
         "--eval.temperature 1 --eval.n_samples_per_prompt 2 --logger.trajectories_per_step 2",
     )
     run = tmp_path / "run"
@@ -65,18 +65,18 @@ def test_it_learns_and_leaves_what_was_promised(options, tmp_path):
     assert numbers["after"] > 0.4, out
     assert numbers["mismatch"] < 1e-4
     assert numbers["is_complete"]
-    assert (numbers["steps"], numbers["version"]) == (30, 30)  # the canary's weights are none of the run's
-    assert len(numbers["rewards"]) == 30
+    assert (numbers["steps"], numbers["version"]) == (20, 20)  # the canary's weights are none of the run's
+    assert len(numbers["rewards"]) == 20
     assert numbers["seconds_per_stage"]["train"] > 0
     assert "before" in out
     assert "after" in out
     assert (run / "reward.png").stat().st_size > 1000
     assert read_yaml(str(run / "config.yaml"), TrainConfig()).agent == "env:CopyText"
     stored = list(TrajectoryStore(run / "trajectories" / "train").read())
-    assert len(stored) == 60
+    assert len(stored) == 40
     # Versions of the tokens: each step sampled with the weights that the step before it sent.
     versions = [int(s.trajectory.sequences[0].versions.max()) for s in stored]
-    assert versions == [step // 2 for step in range(60)]
+    assert versions == [step // 2 for step in range(40)]
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -307,7 +307,7 @@ def wait_for(path: Path, condition: Callable[[str], bool], process: subprocess.P
 
 
 def test_ctrl_c_stops_within_ten_seconds_and_the_run_goes_on(options, tmp_path):
-    words = f"{COPY} --rollout.batch_size 8 --rollout.n_samples_per_prompt 8 --train.batch_size 64 --eval.at_start"
+    words = f"{COPY} --rollout.batch_size 4 --rollout.n_samples_per_prompt 4 --train.batch_size 16 --eval.at_start"
     words += " --eval.max_samples 4"
     process = subprocess.Popen(
         command(options, words + " --train.max_steps 1000"),
@@ -342,7 +342,7 @@ def test_ctrl_c_stops_within_ten_seconds_and_the_run_goes_on(options, tmp_path):
     assert numbers["before"] is not None  # measured before the interruption
     # No task of the first part comes again, and none is left out.
     ids = [s.trajectory.task.id for s in TrajectoryStore(tmp_path / "run" / "trajectories" / "train").read()]
-    assert len(set(ids)) == len(ids) / 8
+    assert len(set(ids)) == len(ids) / 4
 
 
 @pytest.mark.soak
