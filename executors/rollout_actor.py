@@ -3,20 +3,26 @@
 import asyncio
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..agents.base import Sampling
+from ..agents.base import Generator, Sampling
 from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
+from ..envs.options import EnvPoolOptions
 from ..envs.task import Task
 from .buffer import Group
 from .engines.vllm import VllmConfig, VllmEngine
-from .env_pool import EnvPool
 from .limits import Limits
 from .multi_turn import MultiTurn
+from .pools.base import States
+from .pools.env_classes import family_of
+from .pools.from_options import make_pool, parse_weights
+from .pools.gate import FairGate
+from .pools.gated import GatedGenerator
+from .pools.stats import PoolStats
 from .retry import retrying, stable_seed
 from .weights import Bucket
 
@@ -28,7 +34,7 @@ class RolloutConfig:
     engine: VllmConfig
     env: EnvFactory
     limits: Limits
-    num_env_threads: int = 32
+    env_pool: EnvPoolOptions = field(default_factory=EnvPoolOptions)
     max_retries: int = 2
     determinism_seed: int | None = None  # seed every request by task, attempt and turn
 
@@ -41,12 +47,14 @@ class RolloutActor:
         tokenizer = load_tokenizer(config.engine.model)
         agent = agent_for(tokenizer)
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
-        pool = EnvPool(config.num_env_threads)
+        pool = make_pool(config.env_pool, config.limits.max_seconds)
         self._executor = MultiTurn(agent, config.env, pool, config.limits)
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
+        self._generator = _gated(self._engine, config)
 
     async def start(self) -> int:
-        """Start the engine and return its context length."""
+        """Start the engine, and workers for environments where they are asked for; return the context length."""
+        await self._executor.env_pool.start()
         await self._engine.start()
         return self._engine.max_context
 
@@ -63,7 +71,7 @@ class RolloutActor:
                 self._executor,
                 task,
                 attempt,
-                self._engine,
+                self._generator,
                 sampling,
                 seed_for,
                 max_retries=self._config.max_retries,
@@ -77,6 +85,18 @@ class RolloutActor:
         completion = await self._engine.generate(np.asarray(prompt_ids, np.int32), sampling, request="check")
         logprobs = completion.logprobs
         return completion.token_ids.tolist(), [] if logprobs is None else logprobs.tolist()
+
+    async def pool_stats(self) -> PoolStats:
+        """Return how the environments' calls stand; `pools.stats.pool_metrics` makes a step's metrics of it."""
+        return self._executor.env_pool.stats()
+
+    async def pool_states(self, timeout_s: float) -> States:
+        """Return what classes of environments keep beyond their episodes, for a checkpoint."""
+        return await self._executor.env_pool.state_dict(timeout_s)
+
+    async def load_pool_states(self, states: States) -> None:
+        """Take this actor's part of what a checkpoint holds; before the first episode."""
+        self._executor.env_pool.load_state_dict(states)
 
     async def health(self) -> None:
         """Raise `EngineDeadError` unless the engine answers."""
@@ -101,6 +121,18 @@ class RolloutActor:
         """Stop the engine and leave no process behind."""
         await self._engine.close()
         self._executor.env_pool.close()
+
+
+def _gated(engine: Generator, config: RolloutConfig) -> Generator:
+    """Put a gate before an engine whose time is to be shared by weight.
+
+    It lets twice as many through as are decoded at once, so that the engine always has the next one at hand.
+    """
+    weights = parse_weights(config.env_pool.weights)
+    if not weights:
+        return engine
+    gate = FairGate(2 * config.engine.max_num_seqs, weights)
+    return GatedGenerator(engine, gate, family_of(config.env.env_class, config.env))
 
 
 def _seed(run_seed: int, task_id: str, attempt: int, turn: int) -> int:

@@ -22,7 +22,7 @@ def test_a_retried_episode_starts_afresh(multi_turn, echo, task):
     aborted = Reply([66], [-1.0], stop_reason=StopReason.ABORT)
     engine = ScriptedEngine([[65], [65], aborted, [67], [68], [69]])
     executor = multi_turn(lambda: echo(turns=3, calls=calls))
-    trajectory = asyncio.run(retrying(executor, task, 5, engine, SAMPLING))
+    trajectory = asyncio.run(retrying(executor, task, 5, engine, SAMPLING, backoff_s=0.0))
     assert trajectory.end_reason is EndReason.TERMINATED
     assert trajectory.attempt == 5
     (sequence,) = trajectory.sequences
@@ -49,7 +49,10 @@ def test_a_hundred_episodes_with_missing_logprobs_and_aborts(multi_turn, echo):
 
     async def main():
         engine = ScriptedEngine(script)
-        runs = (retrying(executor, Task(id=str(i)), i % 8, engine, SAMPLING, max_retries=1) for i in range(100))
+        runs = (
+            retrying(executor, Task(id=str(i)), i % 8, engine, SAMPLING, max_retries=1, backoff_s=0.0)
+            for i in range(100)
+        )
         return await asyncio.gather(*runs)
 
     trajectories = asyncio.run(main())
@@ -71,7 +74,7 @@ def test_retries_are_bounded(multi_turn, task):
             raise OSError("down")
 
     engine = ScriptedEngine()
-    trajectory = asyncio.run(retrying(multi_turn(Breaks), task, 0, engine, SAMPLING, max_retries=3))
+    trajectory = asyncio.run(retrying(multi_turn(Breaks), task, 0, engine, SAMPLING, max_retries=3, backoff_s=0.0))
     assert trajectory.failure.kind is FailureKind.ENV
     assert len(trajectory.earlier_failures) == 3
 
