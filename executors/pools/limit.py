@@ -1,10 +1,10 @@
 """How many calls of one family of environments may run at once, found out by watching them.
 
 Follows the Gradient2 limit of Netflix's concurrency-limits (2018), which has TCP Vegas's idea: calls that take longer
-than they usually do are queueing somewhere. Three things differ. It begins without a limit, as TCP does before the
-first loss, since most environments need none. Latencies are medians of windows, so that a few long steps mean
-nothing. Errors count like latency does, against the family's own long-run share: an environment that always fails a
-tenth of its steps fails no less often with fewer of them.
+than they usually do are queueing somewhere. What differs: it begins without a limit, as TCP does before the first
+loss, since most environments need none. Latencies are medians of windows, so that a few long steps mean nothing. What
+is as slow with fewer calls at once does not queue, and becomes the usual. Errors count like latency does, against the
+family's own long-run share: an environment that always fails a tenth fails no less with fewer calls at once.
 """
 
 import math
@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-WINDOW_S = 1.0  # and at least as long as a usual call takes, so that a change has shown its effect
+WINDOW_S = 1.0  # and at least as long as a call takes, so that a change has shown its effect
 FEWEST_CALLS = 20  # in a window
+QUICK_S = 0.05  # calls that take less are not told from each other: a busy event loop alone does that to them
 TOLERANCE = 2.0  # how much longer than usual is still usual
 ERROR_TOLERANCE = 0.1  # how much more than twice the usual share of errors is still usual
 STEEPEST = 0.5  # the most that one window takes away
 ERROR_BACKOFF = 0.7
-_SMOOTHING = 0.1
+JUDGED = 0.8  # of the limit before it was cut: from there on it must show whether that helps
+_ERROR_SMOOTHING = 0.1
+_SLOWER_SMOOTHING = 0.01  # up slowly, and not while the limit is felt, or queueing would become the usual
+_QUICKER_SMOOTHING = 0.5  # down at once: it was slow for want of room
 _MOST_SAMPLES = 1024
 
 
@@ -35,6 +39,8 @@ class AdaptiveLimit:
         self._clock = clock
         self._usual_s: dict[str, float] = {}  # by method
         self._usual_errors = 0.0
+        self._cut_from: tuple[float, float] | None = None  # limit and slowdown before it was cut, maybe several times
+        self._is_settling = False  # calls from before a cut still end
         self._num_calls = self._num_errors = self._peak = 0
         self._window_s = WINDOW_S
         self._begin_window()
@@ -48,15 +54,13 @@ class AdaptiveLimit:
         else:
             self._sample(method, seconds)
         if self._num_calls >= FEWEST_CALLS and self._clock() - self._began_at >= self._window_s:
-            self._move()
-            self._begin_window()
+            self._end_window()
 
     def _begin_window(self) -> None:
         self._began_at = self._clock()
         self._num_calls = self._num_errors = self._peak = self._num_seen = 0
         self._stride = 1
         self._seconds: dict[str, list[float]] = {}
-        self._window_s = max(WINDOW_S, *self._usual_s.values(), 0.0)
 
     def _sample(self, method: str, seconds: float) -> None:
         """Keep every so-manieth latency, so that a window has an end to its memory."""
@@ -69,26 +73,55 @@ class AdaptiveLimit:
             self._stride *= 2
             self._seconds = {name: kept[::2] for name, kept in self._seconds.items()}
 
-    def _move(self) -> None:
-        factor = min(1.0, max(STEEPEST, TOLERANCE / self._slowdown()))
+    def _end_window(self) -> None:
+        now_s = {method: median(samples) for method, samples in self._seconds.items()}
+        self._window_s = max(WINDOW_S, *now_s.values(), 0.0)
+        if not self._is_settling:
+            value = self.value
+            self._move(now_s)
+            self._is_settling = self.value < value
+        else:
+            self._is_settling = False
+        self._begin_window()
+
+    def _move(self, now_s: dict[str, float]) -> None:
+        slowdown = self._slowdown(now_s)
+        if self._was_in_vain(slowdown):
+            self._usual_s |= now_s
+            slowdown = 1.0
+        factor = min(1.0, max(STEEPEST, TOLERANCE / slowdown))
+        if factor == 1.0:
+            self._cut_from = None
+        elif self._cut_from is None:
+            self._cut_from = min(self.value, self._peak), slowdown
         error_share = self._num_errors / self._num_calls
         if error_share > 2 * self._usual_errors + ERROR_TOLERANCE:
             factor = min(factor, ERROR_BACKOFF)
-        self._usual_errors += _SMOOTHING * (error_share - self._usual_errors)
+        self._usual_errors += _ERROR_SMOOTHING * (error_share - self._usual_errors)
         if factor < 1.0:
             self.value = max(1.0, min(self.value, self._peak) * factor)
         elif self._peak >= self.value / 2:  # a limit that nobody reaches says nothing about more
             self.value = min(self._most, self.value + math.sqrt(self.value))
 
-    def _slowdown(self) -> float:
+    def _was_in_vain(self, slowdown: float) -> bool:
+        """Whether calls became quicker by less than half of what they would if they queued."""
+        if self._cut_from is None:
+            return False
+        value, before = self._cut_from
+        share = self.value / value
+        return share <= JUDGED and slowdown > before * (1 + share) / 2
+
+    def _slowdown(self, now_s: dict[str, float]) -> float:
         """Return how much longer calls took than they usually do, and learn what is usual."""
         total = weight = 0.0
-        for method, samples in self._seconds.items():
-            now_s = median(samples)
-            usual_s = self._usual_s.get(method, now_s)
-            total += len(samples) * (now_s / usual_s if usual_s > 0 else 1.0)
-            weight += len(samples)
-            # Down at once, up slowly: what has become fast again was slow for want of room.
-            smoothing = 0.5 if now_s < usual_s else _SMOOTHING
-            self._usual_s[method] = usual_s + smoothing * (now_s - usual_s)
+        for method, seconds in now_s.items():
+            usual_s = self._usual_s.get(method, seconds)
+            num_calls = len(self._seconds[method])
+            total += num_calls * max(seconds, QUICK_S) / max(usual_s, QUICK_S)
+            weight += num_calls
+            if seconds < usual_s:
+                smoothing = _QUICKER_SMOOTHING
+            else:
+                smoothing = 0.0 if self._peak >= self.value / 2 else _SLOWER_SMOOTHING
+            self._usual_s[method] = usual_s + smoothing * (seconds - usual_s)
         return total / weight if weight else 1.0
