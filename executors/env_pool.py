@@ -4,7 +4,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from ..envs.base import Action
 from ..envs.task import Task
@@ -129,13 +129,13 @@ class PooledEnv:
         self.name = hosted.name
         self.wants_query = hosted.wants_query
 
-    async def reset(self, task: Task, timeout_s: float) -> object:
+    def reset(self, task: Task, timeout_s: float) -> Awaitable[object]:
         """Call `reset` and return what it returned, unchecked."""
-        return await self._call("reset", task, timeout_s)
+        return self._call("reset", task, timeout_s)
 
-    async def step(self, action: Action, timeout_s: float) -> object:
+    def step(self, action: Action, timeout_s: float) -> Awaitable[object]:
         """Call `step` and return what it returned, unchecked."""
-        return await self._call("step", action, timeout_s)
+        return self._call("step", action, timeout_s)
 
     async def close(self) -> None:
         """Close the environment, the first time; a failure is logged and counted, since the episode is over.
@@ -158,9 +158,9 @@ class PooledEnv:
             self._pool.num_close_failures += 1
             _log.warning("%s.close failed: %r", self.name, error)
 
-    async def _call(self, method: str, argument: Task | Action, timeout_s: float) -> object:
+    def _call(self, method: str, argument: Task | Action, timeout_s: float) -> Awaitable[object]:
         ticket = _ticket(timeout_s, self._waits_until)
-        return await self._family.run(method, ticket, lambda: self._hosted.call(method, argument, ticket))
+        return self._family.run(method, ticket, functools.partial(self._hosted.call, method, argument, ticket))
 
 
 def _ticket(timeout_s: float, waits_until: float) -> Ticket:

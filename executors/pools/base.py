@@ -65,7 +65,7 @@ class HostedEnv(Protocol):
     wants_query: bool
     stays_in_task: bool  # all its calls must be made by one task
 
-    async def call(self, method: str, argument: Any, ticket: Ticket) -> object:
+    def call(self, method: str, argument: Any, ticket: Ticket) -> Awaitable[object]:
         """Reset it with a task, or step it with an action; return what that returned, unchecked.
 
         Raises:

@@ -84,10 +84,10 @@ class LoopEnv:
         self.name = type(env).__name__
         self.wants_query = bool(getattr(env, "wants_query", False))
 
-    async def call(self, method: str, argument: Any, ticket: Ticket) -> object:
-        """Await `reset` or `step`."""
+    def call(self, method: str, argument: Any, ticket: Ticket) -> Awaitable[object]:
+        """Await `reset` or `step`; a coroutine less on the way of every turn."""
         ticket.begin()
-        return await direct(bound(self._env, method, argument), f"{self.name}.{method}", ticket.timeout_s)
+        return direct(bound(self._env, method, argument), f"{self.name}.{method}", ticket.timeout_s)
 
     async def close(self, timeout_s: float) -> None:
         """Await `close`."""

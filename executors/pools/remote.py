@@ -22,6 +22,7 @@ from .states import joined, shared_out
 _log = logging.getLogger(__name__)
 
 _MAX_CALLS = 10_000  # in one worker at once; Ray holds the others back
+_CLOSE_WAIT_S = 3600.0  # the calls before it have deadlines of their own
 GRACE_S = 10.0  # for the way there and back, and for an answer to the question whether it lives
 
 
@@ -100,7 +101,7 @@ class RemoteHost(Host):
         """Return what the classes of environments keep in each worker; of dead ones, what was last known."""
         for slot in self._slots:
             if slot.is_up and slot.has_kept:
-                ticket = Ticket(timeout_s, time.monotonic())
+                ticket = Ticket(timeout_s, time.monotonic() + timeout_s)
                 slot.kept = await self._answer(slot, slot.actor.states.remote(timeout_s), "asking for states", ticket)
         return joined(slot.kept for slot in self._slots)
 
@@ -144,7 +145,7 @@ class RemoteHost(Host):
         try:
             if env.generation == slot.generation and slot.is_up:
                 ref = slot.actor.close_env.remote(env.env_id, timeout_s)
-                ticket = Ticket(2 * timeout_s, time.monotonic())
+                ticket = Ticket(2 * timeout_s, time.monotonic() + _CLOSE_WAIT_S)
                 slot.counts = await self._answer(slot, ref, f"{env.name}.close", ticket)
         finally:
             self.leave(slot)
@@ -155,9 +156,12 @@ class RemoteHost(Host):
         last_at = ticket.waits_until + ticket.timeout_s + self._grace_s
         try:
             while not (await asyncio.wait([future], timeout=ticket.timeout_s + self._grace_s))[0]:
-                if time.monotonic() > last_at or not await self._lives(slot):
+                if not await self._lives(slot):
                     self._bury(slot, f"it did not answer, and {what} was past its deadline of {ticket.timeout_s:g} s")
                     raise DeadlineError(f"{what} took longer than its deadline of {ticket.timeout_s:g} s; {slot.end}")
+                if time.monotonic() > last_at:
+                    ray.cancel(ref)
+                    raise DeadlineError(f"{what} was not over when its episode's time had run out")
             return future.result()
         except asyncio.CancelledError:
             ray.cancel(ref)

@@ -1,18 +1,35 @@
 """Finds out which environment keeps an event loop from everything else, and where in its code."""
 
 import asyncio
+import gc
 import logging
 import sys
 import threading
 import time
 import traceback
 import weakref
-from types import CodeType
+from types import CodeType, FrameType
 
 _log = logging.getLogger(__name__)
 
 BEAT_S = 0.1
-BLOCKED_S = 0.5  # a loop that is silent for longer is blocked; one with thousands of short callbacks is not
+BLOCKED_S = (
+    0.5  # one call that runs for longer without a sign of life of the loop blocks it; a crowd of short ones does not
+)
+
+
+class _Collections:
+    """Knows when the last garbage collection ended: long ones stop everything, and nobody is to blame."""
+
+    def __init__(self) -> None:
+        self.ended_at = 0.0
+
+    def __call__(self, phase: str, info: object) -> None:
+        if phase == "stop":
+            self.ended_at = time.monotonic()
+
+
+_collections = _Collections()
 
 
 class Watchdog:
@@ -31,9 +48,11 @@ class Watchdog:
         self.blocked_s: dict[str, float] = {}
         self._marker = marker
         self._loop_thread = threading.get_ident()
-        self._beat_at = time.monotonic()
-        self._counted_until = self._beat_at
+        self._beat_at = self._looked_at = self._since = self._counted_until = time.monotonic()
+        self._frame: FrameType | None = None  # of the call that ran at the last look
         self._is_closed = threading.Event()
+        if _collections not in gc.callbacks:
+            gc.callbacks.append(_collections)
         arguments = (weakref.ref(self), self._is_closed)
         threading.Thread(target=_watch, args=arguments, name="turngym-watchdog", daemon=True).start()
 
@@ -42,40 +61,52 @@ class Watchdog:
         self._is_closed.set()
 
     def look(self) -> None:
-        """Note who blocks the loop, if it has been silent for too long, and ask it for a sign of life.
+        """Note which call blocks the loop, if one does, and ask the loop for a sign of life.
 
         Raises:
             RuntimeError: The loop is closed.
         """
         now = time.monotonic()
-        if now - self._beat_at > BLOCKED_S:
-            self._note(now)
+        frame = self._frame_of_call()
+        if frame is not self._frame or self._beat_at > self._since:
+            # Who holds the interpreter's lock for long keeps this thread from looking, too; so does a collection.
+            has_overslept = now - self._looked_at > BLOCKED_S
+            self._since = max(self._beat_at, self._looked_at, _collections.ended_at) if has_overslept else now
+        self._frame, self._looked_at = frame, now
+        if frame is not None and now - self._since > BLOCKED_S:
+            self._note(frame, now)
         self.loop.call_soon_threadsafe(self._beat)
 
     def _beat(self) -> None:
         self._beat_at = time.monotonic()
 
-    def _note(self, now: float) -> None:
+    def _frame_of_call(self) -> FrameType | None:
+        """Return the frame of the environment's call that the loop runs just now."""
         frame = sys._current_frames().get(self._loop_thread)
-        what, stack = None, traceback.StackSummary()
-        while frame is not None and what is None:
-            if frame.f_code is self._marker:
-                what = str(frame.f_locals["what"])
-            else:
-                stack.insert(0, traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        while frame is not None and frame.f_code is not self._marker:
             frame = frame.f_back
-        if what is None:
-            return  # it is not an environment that blocks it
+        return frame
+
+    def _note(self, frame: FrameType, now: float) -> None:
+        what = str(frame.f_locals["what"])
         is_new = what not in self.blocked_s
-        self.blocked_s[what] = self.blocked_s.get(what, 0.0) + now - max(self._beat_at, self._counted_until)
+        self.blocked_s[what] = self.blocked_s.get(what, 0.0) + now - max(self._since, self._counted_until)
         self._counted_until = now
         if is_new:
             _log.warning(
-                "%s blocks the event loop, and all episodes with it: an AsyncEnv must await, or be an Env, "
-                "which runs in threads. It stands at:\n%s",
+                "%s blocks the event loop, and all episodes with it: an AsyncEnv must await, or be an Env, which runs "
+                "in threads. It stands at:\n%s",
                 what,
-                "".join(stack.format()),
+                self._stack(frame),
             )
+
+    def _stack(self, outermost: FrameType) -> str:
+        stack = traceback.StackSummary()
+        frame = sys._current_frames().get(self._loop_thread)
+        while frame is not None and frame is not outermost:
+            stack.insert(0, traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            frame = frame.f_back
+        return "".join(stack.format())
 
 
 def _watch(watched: "weakref.ref[Watchdog]", is_closed: threading.Event) -> None:
