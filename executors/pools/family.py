@@ -17,6 +17,7 @@ from .line import Line
 
 T = TypeVar("T")
 
+_LAG_EVERY = 16  # calls, the event loop's lag is measured
 _RECENT = 256  # calls whose latencies and errors are reported
 
 
@@ -210,10 +211,15 @@ class Family:
         if error is None:
             self._seconds.append(seconds)
         self.limit.record(method, seconds, is_error=error is not None, num_running=self._num_admitted)
+        if not self._num_calls % _LAG_EVERY:
+            asyncio.get_running_loop().call_soon(self._note_lag, time.monotonic())
         was_closed = door.breaker.state is BreakerState.CLOSED
         door.breaker.record(error, is_probe=is_probe)
         if not was_closed and door.line:
             door.rouse()
+
+    def _note_lag(self, asked_at: float) -> None:
+        self.limit.note_lag(time.monotonic() - asked_at)
 
     def _learn_nothing(self, door: _Door, is_probe: bool) -> None:
         if is_probe:

@@ -14,7 +14,8 @@ from statistics import median
 
 WINDOW_S = 1.0  # and at least as long as a call takes, so that a change has shown its effect
 FEWEST_CALLS = 20  # in a window
-QUICK_S = 0.05  # calls that take less are not told from each other: a busy event loop alone does that to them
+QUICK_S = 0.05  # calls that take less are not told from each other
+LAGS = 4.0  # rounds of the event loop that a call may take longer for no reason of its own
 TOLERANCE = 2.0  # how much longer than usual is still usual
 ERROR_TOLERANCE = 0.1  # how much more than twice the usual share of errors is still usual
 STEEPEST = 0.5  # the most that one window takes away
@@ -56,7 +57,12 @@ class AdaptiveLimit:
         if self._num_calls >= FEWEST_CALLS and self._clock() - self._began_at >= self._window_s:
             self._end_window()
 
+    def note_lag(self, seconds: float) -> None:
+        """Note how long a round of the event loop took: what it adds to calls is not the environment's."""
+        self._lag_s = max(self._lag_s, seconds)
+
     def _begin_window(self) -> None:
+        self._lag_s = 0.0
         self._began_at = self._clock()
         self._num_calls = self._num_errors = self._peak = self._num_seen = 0
         self._stride = 1
@@ -114,10 +120,11 @@ class AdaptiveLimit:
     def _slowdown(self, now_s: dict[str, float]) -> float:
         """Return how much longer calls took than they usually do, and learn what is usual."""
         total = weight = 0.0
+        quick_s = max(QUICK_S, LAGS * self._lag_s)
         for method, seconds in now_s.items():
             usual_s = self._usual_s.get(method, seconds)
             num_calls = len(self._seconds[method])
-            total += num_calls * max(seconds, QUICK_S) / max(usual_s, QUICK_S)
+            total += num_calls * max(seconds, quick_s) / max(usual_s, quick_s)
             weight += num_calls
             if seconds < usual_s:
                 smoothing = _QUICKER_SMOOTHING

@@ -19,14 +19,22 @@ BLOCKED_S = (
 
 
 class _Collections:
-    """Knows when the last garbage collection ended: long ones stop everything, and nobody is to blame."""
+    """Knows when the last garbage collection ended: long ones stop everything, and nobody is to blame.
+
+    A thread may look between the collection and the call that tells its end, so one that has begun counts until then.
+    """
 
     def __init__(self) -> None:
-        self.ended_at = 0.0
+        self._ended_at = 0.0
+        self._is_running = False
+
+    @property
+    def ended_at(self) -> float:
+        return time.monotonic() if self._is_running else self._ended_at
 
     def __call__(self, phase: str, info: object) -> None:
-        if phase == "stop":
-            self.ended_at = time.monotonic()
+        self._ended_at = time.monotonic()
+        self._is_running = phase == "start"
 
 
 _collections = _Collections()

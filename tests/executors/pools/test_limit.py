@@ -94,12 +94,23 @@ def test_a_few_long_steps_mean_nothing():
     assert math.isinf(limit.value)
 
 
-def test_a_busy_loop_does_not_make_quick_calls_slow():
+def test_quick_calls_are_not_compared():
     clock = Clock()
     limit = AdaptiveLimit(clock=clock)
     for seconds in (1e-5, 0.04, 1e-5, 0.04):
         window(limit, clock, seconds, running=5000)
     assert math.isinf(limit.value)
+
+
+@pytest.mark.parametrize(("lag_s", "is_cut"), [(0.1, True), (0.3, False)])
+def test_what_the_loop_adds_is_not_the_environments(lag_s, is_cut):
+    """Calls of 0.1 s take 1 s: with rounds of 0.3 s up to 1.2 s are the loop's, with rounds of 0.1 s up to 0.4 s."""
+    clock = Clock()
+    limit = AdaptiveLimit(clock=clock)
+    for seconds in (0.1, 1.0):
+        limit.note_lag(lag_s)
+        window(limit, clock, seconds, running=5000)
+    assert math.isfinite(limit.value) is is_cut
 
 
 def test_kinds_of_calls_are_not_compared_with_each_other():
