@@ -43,7 +43,7 @@ class AdaptiveLimit:
         self._cut_from: tuple[float, float] | None = None  # limit and slowdown before it was cut, maybe several times
         self._is_settling = False  # calls from before a cut still end
         self._num_calls = self._num_errors = self._peak = 0
-        self._window_s = WINDOW_S
+        self._window_s, self._lag_s = WINDOW_S, 0.0
         self._begin_window()
 
     def record(self, method: str, seconds: float, *, is_error: bool, num_running: int) -> None:

@@ -100,7 +100,8 @@ async def test_a_cancellation_that_comes_with_the_result_is_not_lost() -> None:
     while "call" not in coroutine.cr_frame.f_locals or not coroutine.cr_frame.f_locals["call"].started.done():
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.01)  # now it waits for the result
-    coroutine.cr_frame.f_locals["call"].result.add_done_callback(lambda _: call.cancel())
-    may_end.set()
+    coroutine.cr_frame.f_locals["call"].result.set_result(True)
+    call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
+    may_end.set()
