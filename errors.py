@@ -29,6 +29,10 @@ class EnvError(TurnGymError, RuntimeError):
     """An environment broke its contract or failed for a reason of its own."""
 
 
+class EnvUnavailableError(EnvError):
+    """An environment could not be used in time: its kind is failing, or too many wait for it."""
+
+
 class RewardError(TurnGymError, RuntimeError):
     """A reward function failed or returned something that is not a reward."""
 
@@ -39,6 +43,10 @@ class GraderError(TurnGymError, RuntimeError):
 
 class WorkerError(TurnGymError, RuntimeError):
     """A worker process died, or ran out of its time or memory."""
+
+
+class EnvLostError(WorkerError):
+    """An environment is gone with the worker that hosted it, for no fault of its own."""
 
 
 class SandboxError(TurnGymError, RuntimeError):

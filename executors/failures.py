@@ -3,7 +3,7 @@
 import traceback
 from enum import StrEnum
 
-from ..errors import EngineDeadError, GraderError, RewardError, TrajectoryError
+from ..errors import EngineDeadError, EnvUnavailableError, GraderError, RewardError, TrajectoryError
 from .trajectory import Failure, FailureKind
 
 
@@ -21,6 +21,7 @@ _KINDS: dict[Stage, tuple[tuple[type[Exception], FailureKind], ...]] = {
     Stage.ENV: (
         (GraderError, FailureKind.GRADER),
         (RewardError, FailureKind.REWARD),
+        (EnvUnavailableError, FailureKind.ENV_UNAVAILABLE),
         (TimeoutError, FailureKind.ENV_TIMEOUT),
         (Exception, FailureKind.ENV),
     ),
@@ -45,7 +46,8 @@ TRANSIENT = frozenset(
         FailureKind.ENGINE_TIMEOUT,
     }
 )
-"""Failures that another try may not meet. A dead engine is not among them: its tasks belong on another one."""
+"""Failures that another try may not meet. A dead engine is not among them: its tasks belong on another one. Nor is an
+environment that could not be had: the attempt has waited for it as long as an episode may take."""
 
 
 class EpisodeError(Exception):

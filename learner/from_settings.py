@@ -127,7 +127,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         engine=engine,
         env=inputs.env,
         limits=limits,
-        num_env_threads=settings.env_pool.num_threads,
+        env_pool=settings.env_pool,
         max_retries=rollout.max_retries,
         determinism_seed=settings.train.seed if settings.train.full_determinism_enable else None,
     )
