@@ -13,11 +13,14 @@ from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
 from ..envs.task import Task
 from .buffer import Group
+from .engines.base import UpdateMode
+from .engines.lockstep import Lockstep, Seat
 from .engines.vllm import VllmConfig, VllmEngine
 from .env_pool import EnvPool
 from .limits import Limits
 from .multi_turn import MultiTurn
 from .retry import retrying, stable_seed
+from .trajectory import Trajectory
 from .weights import Bucket
 
 
@@ -30,7 +33,7 @@ class RolloutConfig:
     limits: Limits
     num_env_threads: int = 32
     max_retries: int = 2
-    determinism_seed: int | None = None  # seed every request by task, attempt and turn
+    determinism_seed: int | None = None  # seed every request by task, attempt and turn, and sample in lockstep
 
 
 class RolloutActor:
@@ -44,11 +47,17 @@ class RolloutActor:
         pool = EnvPool(config.num_env_threads)
         self._executor = MultiTurn(agent, config.env, pool, config.limits)
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
+        self._lockstep = None if config.determinism_seed is None else Lockstep(self._engine)
 
     async def start(self) -> int:
         """Start the engine and return its context length."""
         await self._engine.start()
         return self._engine.max_context
+
+    async def expect(self, num_episodes: int) -> None:
+        """Under full determinism: sample nothing before so many more episodes have come, whenever each comes."""
+        if self._lockstep is not None:
+            self._lockstep.expect(num_episodes)
 
     async def run_group(self, task: Task, attempts: Sequence[int], sampling: Sampling) -> Group:
         """Run the attempts at one task, all at once.
@@ -58,19 +67,30 @@ class RolloutActor:
         sampling = _with_stop_ids(sampling, self._stop_token_ids)
         seed = self._config.determinism_seed
         seed_for = None if seed is None else functools.partial(_seed, seed)
-        runs = [
-            retrying(
-                self._executor,
-                task,
-                attempt,
-                self._engine,
-                sampling,
-                seed_for,
-                max_retries=self._config.max_retries,
-            )
-            for attempt in attempts
-        ]
-        return Group(task, tuple(await asyncio.gather(*runs)))
+        seats = [None if self._lockstep is None else self._lockstep.seat() for _ in attempts]
+
+        async def run(attempt: int, seat: Seat | None) -> Trajectory:
+            generator = self._engine if seat is None else seat
+            try:
+                return await retrying(
+                    self._executor,
+                    task,
+                    attempt,
+                    generator,
+                    sampling,
+                    seed_for,
+                    max_retries=self._config.max_retries,
+                )
+            finally:
+                if seat is not None:
+                    seat.leave()
+
+        runs = [run(attempt, seat) for attempt, seat in zip(attempts, seats, strict=True)]
+        try:
+            return Group(task, tuple(await asyncio.gather(*runs)))
+        finally:
+            for seat in filter(None, seats):
+                seat.leave()  # those whose run a cancellation kept from beginning
 
     async def sample(self, prompt_ids: list[int], sampling: Sampling) -> tuple[list[int], list[float]]:
         """Sample one bare completion and return its token ids and logprobs; for checks of the engine."""
@@ -82,9 +102,13 @@ class RolloutActor:
         """Raise `EngineDeadError` unless the engine answers."""
         await self._engine.health()
 
-    async def begin_update(self) -> None:
-        """Let running requests finish and make ready for weights."""
-        await self._engine.pause()
+    async def restart(self) -> None:
+        """Kill a dead or hung engine and start another, at version 0 of the model's files; it then needs weights."""
+        await self._engine.restart()
+
+    async def begin_update(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
+        """Pause, with running requests as the mode says, and make ready for weights."""
+        await self._engine.pause(mode)
         await self._engine.begin_update()
 
     async def load_bucket(self, bucket: Bucket) -> int:

@@ -18,7 +18,9 @@ import torch
 from ...errors import WeightSyncError
 from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
+from .vllm_adapter import ADAPTER_ID, adapter_request
 
+ADAPTER_FILE = "adapter_model.safetensors"
 _PR_SET_PDEATHSIG = 1
 # An engine must not outlive the actor that owns it, however that one dies.
 ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -63,48 +65,53 @@ class WeightReceiver:
 
     def turngym_begin_adapter(self) -> None:
         """Make ready for the tensors of another adapter; the base weights stay."""
-        self._adapter: dict[str, torch.Tensor] = {}
+        self._arriving: dict[str, torch.Tensor] = {}
 
     def turngym_load_adapter_bucket(self, pickled: bytes) -> int:
         """Keep one bucket of an adapter and return the checksum of its bytes as they lie here."""
         bucket: Bucket = pickle.loads(pickled)
         buffer = open_bucket(bucket)
         received = checksum(buffer)
-        self._adapter |= {name: tensor.clone() for name, tensor in views(buffer, bucket.tensors)}
+        self._arriving |= {name: tensor.clone() for name, tensor in views(buffer, bucket.tensors)}
         return received
 
-    def turngym_finish_adapter(self, version: int, rank: int, alpha: int) -> None:
-        """Put the adapter that was collected in the place of the one before, under the version as its id.
-
-        It goes through a folder in memory, since that is the one way in that all of our vLLM range has.
+    def turngym_finish_adapter(self, rank: int, alpha: int) -> None:
+        """Put the adapter that was collected in the place of the one before; without tensors it changes nothing.
 
         Raises:
-            WeightSyncError: The engine would use it only in part: vLLM passes over names it does not know.
+            WeightSyncError: The engine would use it only in part: vLLM passes over names it does not know. The
+                adapter before stays in use.
         """
-        from safetensors.torch import save_file
-        from vllm.lora.request import LoRARequest
-
-        pairs = {name.replace(".lora_B.", ".lora_A.") for name in self._adapter}
-        if 2 * len(pairs) != len(self._adapter):
-            raise WeightSyncError(
-                f"{len(self._adapter)} tensors came for {len(pairs)} adapted layers; each needs A and B"
-            )
-        loaded = self.model_runner.lora_manager
-        loaded.remove_all_adapters()  # vLLM would keep one of the same id, whatever its weights
-        settings = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": "all-linear"}
-        with tempfile.TemporaryDirectory(prefix="turngym-adapter-", dir=_memory_folder()) as folder:
-            (Path(folder) / "adapter_config.json").write_text(json.dumps(settings))
-            tensors = {name: tensor.cpu() for name, tensor in self._adapter.items()}
-            save_file(tensors, Path(folder) / "adapter_model.safetensors")
-            self.add_lora(LoRARequest(f"version-{version}", version, folder))
-        self._adapter = {}
-        manager = loaded._adapter_manager
-        if strange := sorted(manager.get_adapter(version).loras.keys() - manager.modules.keys()):
-            loaded.remove_all_adapters()
+        tensors, self._arriving = self._arriving, {}
+        pairs = {name.replace(".lora_B.", ".lora_A.") for name in tensors}
+        if 2 * len(pairs) != len(tensors):
+            raise WeightSyncError(f"{len(tensors)} tensors came for {len(pairs)} adapted layers; each needs A and B")
+        self._use_adapter(tensors, rank, alpha)
+        manager = self.model_runner.lora_manager._adapter_manager
+        if strange := sorted(manager.get_adapter(ADAPTER_ID).loras.keys() - manager.modules.keys()):
+            self._use_adapter(self._adapter, rank, alpha)
             raise WeightSyncError(
                 f"{len(strange)} adapted layers have no place in the engine's model, among them {strange[:3]}; "
                 f"it has places such as {sorted(manager.modules)[:3]}"
             )
+        self._adapter = tensors
+
+    def _use_adapter(self, tensors: dict[str, torch.Tensor], rank: int, alpha: int) -> None:
+        """Load an adapter by way of a folder in memory: the one way in that all of our vLLM range has.
+
+        Without tensors it is one of zeros, as vLLM itself makes it to warm up; it loads no empty ones.
+        """
+        from safetensors.torch import save_file
+
+        if not tensors:
+            self.model_runner.lora_manager.remove_adapter(ADAPTER_ID)
+            self.model_runner.lora_manager.add_dummy_lora(adapter_request(), rank)
+            return
+        settings = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": "all-linear"}
+        with tempfile.TemporaryDirectory(prefix="turngym-adapter-", dir=_memory_folder()) as folder:
+            (Path(folder) / "adapter_config.json").write_text(json.dumps(settings))
+            save_file({name: tensor.cpu() for name, tensor in tensors.items()}, Path(folder) / ADAPTER_FILE)
+            self.add_lora(adapter_request(folder))
 
     def turngym_divide_logits(self, temperature: float) -> None:
         """Divide all logits from now on, so that a prompt's logprobs are those of this temperature."""
