@@ -78,8 +78,7 @@ class VllmEngine:
         child.gone.add_done_callback(lambda _: self._wake_held(child))
         await child.begin()
         if (adapter := self._config.adapter) is not None:
-            await child.call("turngym_begin_adapter")
-            await child.call("turngym_finish_adapter", adapter.rank, adapter.alpha)
+            await child.call("turngym_start_adapter", adapter.rank)
         if self.scoring_temperature != 1.0:
             # vLLM applies a request's temperature to what it samples only, never to the prompt's logprobs.
             await child.call("turngym_divide_logits", self.scoring_temperature)

@@ -139,6 +139,7 @@ class VllmChild:
             for process in self._engine.engine_core.resources.engine_manager.processes:
                 process.kill()  # its workers die with it
         self._engine.output_processor.propagate_error(VllmDeadError())
+        self._engine.output_handler.cancel()  # it would report the end as an error
         self._end()
         await asyncio.to_thread(self._engine.shutdown)
 

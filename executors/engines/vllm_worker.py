@@ -20,7 +20,6 @@ from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
 from .vllm_adapter import ADAPTER_ID, adapter_request
 
-ADAPTER_FILE = "adapter_model.safetensors"
 _PR_SET_PDEATHSIG = 1
 # An engine must not outlive the actor that owns it, however that one dies.
 ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -63,55 +62,47 @@ class WeightReceiver:
             _refresh_tied_heads(model)
         return sorted({name for name, _ in model.named_parameters()} - self._loaded)
 
+    def turngym_start_adapter(self, rank: int) -> None:
+        """Have an adapter of zeros for the requests that come before the first update; vLLM loads no empty one."""
+        self.model_runner.lora_manager.add_dummy_lora(adapter_request(), rank)
+
     def turngym_begin_adapter(self) -> None:
         """Make ready for the tensors of another adapter; the base weights stay."""
-        self._arriving: dict[str, torch.Tensor] = {}
+        self._adapter: dict[str, torch.Tensor] = {}
 
     def turngym_load_adapter_bucket(self, pickled: bytes) -> int:
         """Keep one bucket of an adapter and return the checksum of its bytes as they lie here."""
         bucket: Bucket = pickle.loads(pickled)
         buffer = open_bucket(bucket)
         received = checksum(buffer)
-        self._arriving |= {name: tensor.clone() for name, tensor in views(buffer, bucket.tensors)}
+        self._adapter |= {name: tensor.clone() for name, tensor in views(buffer, bucket.tensors)}
         return received
 
     def turngym_finish_adapter(self, rank: int, alpha: int) -> None:
-        """Put the adapter that was collected in the place of the one before; without tensors it changes nothing.
+        """Put the adapter that was collected in the place of the one before.
+
+        It goes through a folder in memory, since that is the one way in that all of our vLLM range has.
 
         Raises:
-            WeightSyncError: The engine would use it only in part: vLLM passes over names it does not know. The
-                adapter before stays in use.
+            WeightSyncError: The engine would use it only in part: vLLM passes over names it does not know.
         """
-        tensors, self._arriving = self._arriving, {}
+        from safetensors.torch import save_file
+
+        tensors, self._adapter = self._adapter, {}
         pairs = {name.replace(".lora_B.", ".lora_A.") for name in tensors}
-        if 2 * len(pairs) != len(tensors):
+        if not tensors or 2 * len(pairs) != len(tensors):
             raise WeightSyncError(f"{len(tensors)} tensors came for {len(pairs)} adapted layers; each needs A and B")
-        self._use_adapter(tensors, rank, alpha)
+        settings = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": "all-linear"}
+        with tempfile.TemporaryDirectory(prefix="turngym-adapter-", dir=_memory_folder()) as folder:
+            (Path(folder) / "adapter_config.json").write_text(json.dumps(settings))
+            save_file({name: t.cpu() for name, t in tensors.items()}, Path(folder) / "adapter_model.safetensors")
+            self.add_lora(adapter_request(folder))
         manager = self.model_runner.lora_manager._adapter_manager
         if strange := sorted(manager.get_adapter(ADAPTER_ID).loras.keys() - manager.modules.keys()):
-            self._use_adapter(self._adapter, rank, alpha)
             raise WeightSyncError(
                 f"{len(strange)} adapted layers have no place in the engine's model, among them {strange[:3]}; "
                 f"it has places such as {sorted(manager.modules)[:3]}"
             )
-        self._adapter = tensors
-
-    def _use_adapter(self, tensors: dict[str, torch.Tensor], rank: int, alpha: int) -> None:
-        """Load an adapter by way of a folder in memory: the one way in that all of our vLLM range has.
-
-        Without tensors it is one of zeros, as vLLM itself makes it to warm up; it loads no empty ones.
-        """
-        from safetensors.torch import save_file
-
-        if not tensors:
-            self.model_runner.lora_manager.remove_adapter(ADAPTER_ID)
-            self.model_runner.lora_manager.add_dummy_lora(adapter_request(), rank)
-            return
-        settings = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": "all-linear"}
-        with tempfile.TemporaryDirectory(prefix="turngym-adapter-", dir=_memory_folder()) as folder:
-            (Path(folder) / "adapter_config.json").write_text(json.dumps(settings))
-            save_file({name: tensor.cpu() for name, tensor in tensors.items()}, Path(folder) / ADAPTER_FILE)
-            self.add_lora(adapter_request(folder))
 
     def turngym_divide_logits(self, temperature: float) -> None:
         """Divide all logits from now on, so that a prompt's logprobs are those of this temperature."""

@@ -61,6 +61,13 @@ def ends_of(versions: NDArray[np.int32]) -> list[int]:
     return (1 + np.flatnonzero(np.diff(versions))).tolist()
 
 
+async def sampled(engine: VllmEngine, least: int) -> None:
+    """Wait until some running request has so many tokens."""
+    async with asyncio.timeout(60):
+        while max(engine._child.num_sampled().values(), default=0) < least:
+            await asyncio.sleep(0.002)
+
+
 @contextlib.contextmanager
 def buckets_of(tensors: dict[str, torch.Tensor], dtype: str = "float32") -> Iterator[list[Bucket]]:
     """Lay tensors in two buckets in shared memory."""
@@ -93,9 +100,7 @@ class Rig:
 
     async def sampled(self, least: int) -> None:
         """Wait until some running request has so many tokens."""
-        async with asyncio.timeout(60):
-            while max(self.engine._child.num_sampled().values(), default=0) < least:
-                await asyncio.sleep(0.002)
+        await sampled(self.engine, least)
 
     async def update(self, mode: UpdateMode) -> None:
         """Send other weights, strongly changed in every tensor, and remember them."""
