@@ -219,7 +219,7 @@ class Fleet:
         return alive
 
     def _find_silent(self, engines: set[int]) -> None:
-        """Note engines as dead that do not answer any more: a process that hangs returns no call and raises nothing."""
+        """Note engines as dead that do not answer any more, or that answer that they hang: neither ends a call."""
         asked = {index: self.actors[index].health.remote() for index in sorted(engines - self._dead.keys())}
         answered, _ = (
             ray.wait(list(asked.values()), num_returns=len(asked), timeout=self._quiet_s) if asked else ([], [])
@@ -227,3 +227,10 @@ class Fleet:
         for index, handle in asked.items():
             if handle not in answered:
                 self._dead[index] = f"it has not answered for {self._quiet_s:.0f} s"
+                continue
+            try:
+                ray.get(handle)
+            except RayError as error:
+                if (cause := death_of(error)) is None:
+                    raise from_ray(error, "asking for health", f"engine {index}") from error
+                self._dead[index] = cause

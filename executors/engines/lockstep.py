@@ -124,7 +124,7 @@ class Seat:
         self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
     ) -> Completion:
         """Sample one completion in the next wave; see `Generator`."""
-        submitted = asyncio.get_running_loop().create_future()
+        submitted: asyncio.Future[asyncio.Task[Completion]] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(Ask(prompt_ids, sampling, images, request), submitted)
         self.waiting.append(waiting)
         self._lockstep.consider()

@@ -121,8 +121,9 @@ class VllmChild:
     async def within(self, awaitable: Awaitable[Result], what: str) -> Result:
         """Wait, but not longer than the deadline or the child's life."""
         task = asyncio.ensure_future(awaitable)
+        ends: set[asyncio.Future[Any]] = {task, self.gone}  # Any: of one that gives a result, and one that does not
         try:
-            await asyncio.wait({task, self.gone}, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             if self.gone.done():

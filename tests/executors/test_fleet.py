@@ -45,12 +45,14 @@ class FakeRolloutActor:
         if index < 0:
             raise ValueError("this actor cannot be made")
         self._script, self._index = script, index
+        self._hangs = False
 
     async def start(self) -> int:
         return 128
 
     async def health(self) -> None:
-        return None
+        if self._hangs:
+            raise EngineDeadError("no token for 120 s while 4 requests run")
 
     async def run_group(self, task: Task, attempts, sampling) -> Group:
         prompt = task.prompt
@@ -58,7 +60,9 @@ class FakeRolloutActor:
             os.kill(os.getpid(), signal.SIGKILL)
         if prompt == "stops the process" and self._script.once(prompt):
             os.kill(os.getpid(), signal.SIGSTOP)
-        if prompt == "takes long":
+        if prompt == "hangs the engine" and self._script.once(prompt):
+            self._hangs = True
+        if prompt == "takes long" or self._hangs:
             await asyncio.sleep(60)
         if prompt == "is a bug":
             raise KeyError("a bug\nof two lines")
@@ -143,9 +147,10 @@ def test_one_task_may_come_twice_even_when_its_engine_dies(make_fleet):
     assert sorted(groups) == [0, 1]
 
 
-def test_a_process_that_hangs_is_found_and_replaced(make_fleet):
+@pytest.mark.parametrize("what", ["stops the process", "hangs the engine"])
+def test_what_hangs_is_found_and_replaced(make_fleet, what):
     fleet = make_fleet(quiet_s=1.0)
-    groups = run(fleet, ["stops the process", "well"])
+    groups = run(fleet, [what, "well"])
     assert all(is_whole(group) for group in groups.values())
     assert fleet.num_restarts == 1
 
