@@ -17,6 +17,7 @@ from ..envs.options import EnvPoolOptions
 from ..envs.task import Task
 from .buffer import Group
 from .engines.base import UpdateMode
+from .engines.lockstep import Lockstep, Seat
 from .engines.vllm import VllmConfig, VllmEngine
 from .failover import Failover
 from .limits import Limits
@@ -29,6 +30,7 @@ from .pools.gate import FairGate
 from .pools.gated import GatedGenerator
 from .pools.stats import PoolStats
 from .retry import retrying, stable_seed
+from .trajectory import Trajectory
 from .weights import Bucket
 
 
@@ -41,7 +43,7 @@ class RolloutConfig:
     limits: Limits
     env_pool: EnvPoolOptions = field(default_factory=EnvPoolOptions)
     max_retries: int = 2
-    determinism_seed: int | None = None  # seed every request by task, attempt and turn
+    determinism_seed: int | None = None  # seed every request by task, attempt and turn, and sample in lockstep
 
 
 class RolloutActor:
@@ -57,6 +59,7 @@ class RolloutActor:
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
         self._failover = Failover(self._engine)
         self._generator = _gated(self._failover, config)
+        self._lockstep = None if config.determinism_seed is None else Lockstep(self._engine)
 
     async def start(self) -> int:
         """Start the engine, and workers for environments where they are asked for; return the context length."""
@@ -65,7 +68,10 @@ class RolloutActor:
         return self._engine.max_context
 
     async def restart(self) -> int:
-        """Start a dead engine anew and return its context length; until it has weights, episodes ask others or wait."""
+        """Start a dead or hung engine anew and return its context length.
+
+        Until it has weights, episodes wait or ask others; under full determinism they fail instead, and are begun again.
+        """
         self._failover.lost()
         await self._engine.restart()
         return self._engine.max_context
@@ -78,6 +84,11 @@ class RolloutActor:
         """Sample one completion for another actor's episode; raise `EngineDeadError` if this engine cannot."""
         return await self._failover.answer(prompt_ids, sampling, request)
 
+    async def expect(self, num_episodes: int) -> None:
+        """Under full determinism: sample nothing before so many more episodes have come, whenever each comes."""
+        if self._lockstep is not None:
+            self._lockstep.expect(num_episodes)
+
     async def run_group(self, task: Task, attempts: Sequence[int], sampling: Sampling) -> Group:
         """Run the attempts at one task, all at once.
 
@@ -86,19 +97,30 @@ class RolloutActor:
         sampling = _with_stop_ids(sampling, self._stop_token_ids)
         seed = self._config.determinism_seed
         seed_for = None if seed is None else functools.partial(_seed, seed)
-        runs = [
-            retrying(
-                self._executor,
-                task,
-                attempt,
-                self._generator,
-                sampling,
-                seed_for,
-                max_retries=self._config.max_retries,
-            )
-            for attempt in attempts
-        ]
-        return Group(task, tuple(await asyncio.gather(*runs)))
+        seats = [None if self._lockstep is None else self._lockstep.seat() for _ in attempts]
+
+        async def run(attempt: int, seat: Seat | None) -> Trajectory:
+            generator = self._generator if seat is None else seat
+            try:
+                return await retrying(
+                    self._executor,
+                    task,
+                    attempt,
+                    generator,
+                    sampling,
+                    seed_for,
+                    max_retries=self._config.max_retries,
+                )
+            finally:
+                if seat is not None:
+                    seat.leave()
+
+        runs = [run(attempt, seat) for attempt, seat in zip(attempts, seats, strict=True)]
+        try:
+            return Group(task, tuple(await asyncio.gather(*runs)))
+        finally:
+            for seat in filter(None, seats):
+                seat.leave()  # those whose run a cancellation kept from beginning
 
     async def sample(self, prompt_ids: list[int], sampling: Sampling) -> tuple[list[int], list[float]]:
         """Sample one bare completion and return its token ids and logprobs; for checks of the engine."""
@@ -123,7 +145,7 @@ class RolloutActor:
         await self._engine.health()
 
     async def begin_update(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
-        """Pause, as the mode says with running requests, and make ready for weights."""
+        """Pause, with running requests as the mode says, and make ready for weights."""
         await self._engine.pause(mode)
         await self._engine.begin_update()
 
