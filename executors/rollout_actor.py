@@ -70,7 +70,7 @@ class RolloutActor:
     async def restart(self) -> int:
         """Start a dead or hung engine anew and return its context length.
 
-        Until it has weights, episodes wait or ask others; under full determinism they fail instead, and are begun again.
+        Until it has weights, episodes wait or ask others; under full determinism they fail, and are begun again.
         """
         self._failover.lost()
         await self._engine.restart()
