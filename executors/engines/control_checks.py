@@ -119,8 +119,8 @@ async def _update_midway(probe: Probe, mode: UpdateMode) -> AsyncIterator[str]:
         if all(task.done() for task in running):
             yield f"pause({mode.value!r}) let all running requests of {num_tokens} tokens finish; they must stay"
         held = asyncio.ensure_future(probe.ask(probe.prompt(604), 1))
-        done, _ = await asyncio.wait([held, *running], timeout=probe.hold_s, return_when=asyncio.FIRST_COMPLETED)
-        if held in done:
+        await asyncio.wait([held], timeout=probe.hold_s)
+        if held.done():
             yield f"a request that came during pause({mode.value!r}) was not held"
         async for problem in _update(probe, version):
             yield problem

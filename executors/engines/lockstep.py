@@ -129,11 +129,13 @@ class Seat:
         self.waiting.append(waiting)
         self._lockstep.consider()
         try:
-            task = await submitted
-        finally:
+            return await (await submitted)
+        except asyncio.CancelledError:
             if waiting in self.waiting:
                 self.waiting.remove(waiting)
-        return await task
+            if submitted.done() and not submitted.cancelled() and submitted.exception() is None:
+                submitted.result().cancel()  # it was submitted in this very moment
+            raise
 
     def leave(self) -> None:
         """Let the others go on without this episode; may be called twice."""

@@ -81,7 +81,7 @@ class VllmChild:
         Args:
             forget: Whether keys and values are dropped, those of running requests too, and computed again later.
         """
-        # A request that were on its way would come to the engine after the pause, with the salt from before it.
+        # A request still on its way would reach the engine after the pause, with the salt from before it.
         await self.within(self._submitted.wait(), "requests that were on their way")
         await self.within(self._engine.pause_generation(mode="keep", clear_cache=forget), "the pause")
         barrier = _Barrier()
@@ -100,7 +100,7 @@ class VllmChild:
 
     async def withdraw(self, request_ids: list[str]) -> None:
         """End requests, if they still run; who waits for them gets what was sampled, with finish reason "abort"."""
-        if not self.gone.done():
+        if not self._is_gone:
             await self._engine.abort(request_ids)
 
     async def call(self, method: str, *arguments: Any) -> list[Any]:
@@ -124,9 +124,9 @@ class VllmChild:
         ends: set[asyncio.Future[Any]] = {task, self.gone}  # Any: of one that gives a result, and one that does not
         try:
             await asyncio.wait(ends, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
+            if task.done() and (task.exception() is None or not self._is_gone):
                 return task.result()
-            if self.gone.done():
+            if self._is_gone:
                 raise EngineDeadError(f"vLLM died during {what}")
             raise DeadlineError(f"{what} took longer than {self._timeout_s} s in the engine")
         finally:
@@ -154,13 +154,18 @@ class VllmChild:
         except (ValueError, VLLMValidationError) as error:  # the latter is a ValueError up to 0.22 only
             raise EngineError(f"vLLM refused {request_id!r}: {error}") from error
         except Exception as error:
-            if self.gone.done() or self._engine.errored:
+            if self._is_gone:
                 raise EngineDeadError(f"vLLM died before it took {request_id!r}: {error}") from error
             raise
         finally:
             self._num_submitting -= 1
             if not self._num_submitting:
                 self._submitted.set()
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether it has died, even if not all of vLLM knows yet."""
+        return self.gone.done() or bool(self._engine.errored)
 
     def _end(self) -> None:
         if not self.gone.done():
