@@ -53,14 +53,15 @@ class Failover:
     async def generate(
         self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
     ) -> Completion:
-        """Sample one completion; see `Generator`."""
+        """Sample one completion; see `Generator`. With images only the own engine is asked."""
         while True:
             if self._lives.is_set():
                 try:
                     return await self._own.generate(prompt_ids, sampling, images, request)
                 except EngineDeadError:
                     self._lives.clear()
-            for peer in random.sample(self.peers, len(self.peers)):
+            peers = self.peers if images is None else ()  # a peer would answer without having seen them
+            for peer in random.sample(peers, len(peers)):
                 try:
                     completion = await peer(prompt_ids, sampling, request)
                 except EngineDeadError:

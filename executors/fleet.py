@@ -130,7 +130,7 @@ class Fleet:
             what: What is done, for messages.
 
         Raises:
-            DeadlineError: No engine answered in time.
+            DeadlineError: No engine answered in time, and none is left that could be called.
             TurnGymError: What a call raised on an engine that lives.
         """
         with self._lock:
@@ -143,7 +143,7 @@ class Fleet:
         results: dict[EngineRef, Any] = {}
         for ref in late:
             self._died(asked[ref], f"{what} took longer than its deadline of {timeout_s:g} s", has_process=False)
-        if len(late) == len(handles):
+        if len(late) == len(handles) and not self.started:
             names = ", ".join(str(ref.index) for ref in late)
             raise DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s in engine {names}")
         for ref in handles.keys() - set(late):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..executors.buffer import Group
 from ..executors.buffer_file import FINISHED, write_finished
-from ..executors.dispatch import check_failures
+from ..executors.failures import check_failures
 from ..executors.trajectory import Trajectory
 from .advantages import NEEDS_TEACHER
 from .attempts import rollout_metrics, staleness_metrics

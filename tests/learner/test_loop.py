@@ -92,6 +92,8 @@ class StepRollouts:
         on_idle()
         if should_stop():
             return None
+        if (taken := self._dispatcher.take(count, 0.0)) is not None:
+            return taken
         orders: list[Order] = []
         self._dispatcher.orders(lambda order: orders.append(order) or True, 0.0)
         self._script.rolled_out.append([order.task.id for order in orders])
@@ -330,7 +332,7 @@ def test_a_filter_that_leaves_everything_out_uses_the_tasks_up_and_says_so(run, 
     """Attempt n has reward n, so all means, 1.5, are out of range."""
     algo = AlgoOptions(kl=KlOptions(init_coef=0.0), dynamic_filtering_enable=True, dynamic_filtering_range=(5.0, 6.0))
     done = run(Script(), algo=algo)
-    assert (done.state.step, done.script.trained, len(done.script.rolled_out)) == (0, [], 11)
+    assert (done.state.step, done.script.trained, len(done.script.rolled_out)) == (0, [], 10)
     assert "no task is left" in capsys.readouterr().err
 
 
