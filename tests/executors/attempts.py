@@ -41,7 +41,9 @@ class Line:
     """Tasks in a line, each drawn once; what is given back comes first."""
 
     def __init__(self, count: int) -> None:
-        self._draws = [Draw(serial, Task(id=f"task {serial}")) for serial in range(count)]
+        self._draws = [
+            Draw(serial, Task(id=f"task {serial}", prompt="6 times 7?", label="42")) for serial in range(count)
+        ]
 
     @property
     def num_left(self) -> int:
