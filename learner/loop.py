@@ -66,7 +66,9 @@ def run_loop(
             )
             metrics |= staleness_metrics(trajectories, parts.sync.version, rollouts.counts, rollouts.num_ready)
             parts.folder.train_store.write(step, _kept(gathered.trajectories, settings.trajectories_per_step))
-            check_failures(gathered.trajectories, len(gathered.trajectories), settings.max_failed_fraction)
+            num_attempts = len(gathered.trajectories)
+            if num_attempts >= settings.batches.attempts_per_step or not state.step:  # a few last ones say nothing
+                check_failures(gathered.trajectories, num_attempts, settings.max_failed_fraction)
             if not groups:
                 progress.say("no task is left: the last ones were all filtered out or dropped")
                 break

@@ -146,7 +146,9 @@ class LocalFleet:
 
     async def _end_of_all(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), WAIT_S)
+        if others:
+            _, left = await asyncio.wait(others, timeout=WAIT_S / 2)
+            assert not left, f"these go on after they were cancelled: {left}"
 
     async def _made(self, make_executor: Callable[[], Executor], num_engines: int) -> tuple[Executor, list[Seat]]:
         return make_executor(), [Seat(self._make_engine()) for _ in range(num_engines)]
