@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from turngym.errors import CheckpointError, EngineDeadError
+from turngym.executors import rollouts as rollouts_module
 from turngym.executors.pacing import Pace
 from turngym.executors.trajectory import FailureKind
 from turngym.learner.options import AlgoOptions
@@ -15,6 +16,11 @@ from turngym.learner.options import AlgoOptions
 from .toy_run import KL, Running, Toy, surviving, trained, wanted
 
 FILES = ("driver.json", "weights.txt", "optimizer.txt", "finished.jsonl.gz")
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch):
+    monkeypatch.setattr(rollouts_module, "POLL_S", 0.005)
 
 
 def count(running: Running, name: str) -> int:

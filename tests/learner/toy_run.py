@@ -19,6 +19,7 @@ from typing import Any, cast
 from turngym.agents.base import Sampling
 from turngym.envs.base import Env
 from turngym.envs.task import Task
+from turngym.executors import rollouts as rollouts_module
 from turngym.executors.dispatch import RolloutPlan, Taken
 from turngym.executors.engines.scripted import Reply, Request, ScriptedEngine
 from turngym.executors.env_pool import EnvPool
@@ -284,6 +285,7 @@ def wanted(toy: Toy) -> list[int]:
 def run_once(folder: str, seed: int, save_every: int) -> int:
     """Begin or go on, slowly enough to be killed in between; return the exit code."""
     Coin.chance.seed(seed)
+    rollouts_module.POLL_S = 0.005
     toy = Toy(Path(folder), latency_s=0.004, train_s=0.01, seed=seed, settings={"save_every": save_every})
     running = Running(toy)
     with running.interrupt:
