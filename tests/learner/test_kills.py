@@ -62,15 +62,21 @@ def runs() -> Iterator[Runs]:
 
 
 def kill_until(runs: Runs, root: Path, rng: random.Random, num_kills: int, number: signal.Signals) -> int:
-    """Kill runs and have them go on until so many kills hit one that lived; return how many runs came to their end."""
-    kills = ended = starts = 0
+    """Kill runs and have them go on until so many kills hit one that lived; return how many runs came to their end.
+
+    Many of them must hit a run that has a checkpoint to go on from, or the test would be of nothing.
+    """
+    kills = ended = starts = resumable = 0
+    longest_s = 0.9
     while kills < num_kills or ended == 0:
         folder, save_every = root / f"run {ended}", 1 + ended % 2
         starts += 1
         assert starts < 20 * num_kills, f"only {kills} kills hit a run that lived"
         pid = runs.begin(folder, seed=starts, save_every=save_every)
         if kills < num_kills:
-            time.sleep(rng.uniform(0.05, 0.9))  # anywhere: in rollouts, in an update, while a checkpoint is written
+            time.sleep(
+                rng.uniform(0.05, longest_s)
+            )  # anywhere: in rollouts, in an update, while a checkpoint is written
             os.kill(pid, number)
         code = runs.end()
         if code == 0:
@@ -78,17 +84,22 @@ def kill_until(runs: Runs, root: Path, rng: random.Random, num_kills: int, numbe
             ended += 1
         else:
             assert code == -number or code == 130
-            check_line(folder)
+            has_line = check_line(folder)
+            longest_s *= 1.0 if has_line else 1.3  # a busy machine is slow to begin
+            resumable += has_line
             kills += 1
+    assert resumable > num_kills / 4, f"only {resumable} of {kills} kills left a checkpoint behind"
     return ended
 
 
-def check_line(folder: Path) -> None:
-    """What a run will go on from is a line without a task that was trained twice."""
-    if CheckpointFolder(folder / "checkpoints", 3).newest()[0] is not None:
-        line = surviving(folder)
-        assert len(set(line)) == len(line)
-        assert set(line) <= set(wanted(Toy(folder)))
+def check_line(folder: Path) -> bool:
+    """What a run will go on from is a line without a task that was trained twice; return whether there is one."""
+    if CheckpointFolder(folder / "checkpoints", 3).newest()[0] is None:
+        return False
+    line = surviving(folder)
+    assert len(set(line)) == len(line)
+    assert set(line) <= set(wanted(Toy(folder)))
+    return True
 
 
 def check_end(folder: Path) -> None:

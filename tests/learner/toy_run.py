@@ -286,7 +286,7 @@ def run_once(folder: str, seed: int, save_every: int) -> int:
     """Begin or go on, slowly enough to be killed in between; return the exit code."""
     Coin.chance.seed(seed)
     rollouts_module.POLL_S = 0.005
-    toy = Toy(Path(folder), latency_s=0.004, train_s=0.01, seed=seed, settings={"save_every": save_every})
+    toy = Toy(Path(folder), latency_s=0.02, train_s=0.005, seed=seed, settings={"save_every": save_every})
     running = Running(toy)
     with running.interrupt:
         standing = running.go()
@@ -296,6 +296,8 @@ def run_once(folder: str, seed: int, save_every: int) -> int:
 
 
 def main() -> None:
+    Schedule("linear", 99).factor(1)  # imports transformers' schedules, for which no forked run then has to wait
+    assert threading.active_count() == 1, "a fork would leave the other threads behind"
     print("ready", flush=True)
     for line in sys.stdin:
         pid = os.fork()
@@ -312,5 +314,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    assert threading.active_count() == 1, "a fork would leave the other threads behind"
     main()
