@@ -86,7 +86,7 @@ class Fleet:
         """Wait until something happens, at most so long; see to dead engines, and return what came of orders.
 
         Raises:
-            EngineDeadError: No engine lives and none can be started.
+            EngineDeadError: No engine lives and none can be started; what came of orders was returned before.
             TurnGymError: An order failed in a way that is no failure of an attempt.
         """
         with self._lock:
@@ -104,7 +104,7 @@ class Fleet:
                 self._see_to_start(engine)
                 if engine.status is Status.DEAD:
                     outcomes += self._restart(engine)
-            if all(engine.status is Status.GONE for engine in self._engines):
+            if not outcomes and all(engine.status is Status.GONE for engine in self._engines):
                 raise EngineDeadError("no engine lives any more, and --vllm.max_restarts are used up")
             return outcomes
 
