@@ -36,7 +36,9 @@ class DaemonThreads:
         self._start_some()
         try:
             await call.started
-            return await asyncio.wait_for(call.result, timeout_s)
+            # Not wait_for: up to Python 3.11 it forgets a cancellation that comes together with the result.
+            async with asyncio.timeout(timeout_s):
+                return await call.result
         except TimeoutError as error:
             if not call.result.cancelled():
                 raise  # the function's own

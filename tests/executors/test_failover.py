@@ -132,6 +132,22 @@ async def test_cancelling_ends_the_request_wherever_it_is():
         await request
 
 
+@pytest.mark.parametrize("num_turns", range(5))
+async def test_cancelling_holds_also_at_the_moment_the_engine_is_back(num_turns):
+    """However many turns of the event loop lie between them."""
+    engine = ScriptedEngine(lambda request: slow(1))
+    own = Failover(engine)
+    request = asyncio.create_task(ask(own))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    own.revived()
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    request.cancel()
+    done, _ = await asyncio.wait([request], timeout=1.0)
+    assert (len(done), request.cancelled(), engine.num_running) == (1, True, 0)
+
+
 async def test_a_request_that_is_refused_is_refused_by_no_one_else():
     """An engine that answers with an error lives, and another would say the same."""
 
