@@ -12,6 +12,8 @@ usage: turngym COMMAND ...
 
   train       train a language model in an environment      turngym train --help
   envs        list environments, check one, or play it      turngym envs --help
+  traces      list recorded episodes, score them anew, or   turngym traces --help
+              replay them
   serve-rm    serve a reward model over HTTP                turngym serve-rm --help
   merge-lora  merge an adapter into its base model          turngym merge-lora --help
   doctor      say why a run's reward is flat or unstable    turngym doctor --help
@@ -38,6 +40,12 @@ def _train(arguments: list[str]) -> int:
 
 def _envs(arguments: list[str]) -> int:
     from .envs.commands import main
+
+    return main(arguments)
+
+
+def _traces(arguments: list[str]) -> int:
+    from .executors.traces.command import main
 
     return main(arguments)
 
@@ -70,6 +78,7 @@ def _doctor(arguments: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "envs": _envs,
+    "traces": _traces,
     "serve-rm": _serve_rm,
     "merge-lora": _merge_lora,
     "doctor": _doctor,

@@ -29,6 +29,10 @@ class EnvError(TurnGymError, RuntimeError):
     """An environment broke its contract or failed for a reason of its own."""
 
 
+class EnvUnavailableError(EnvError):
+    """An environment could not be used in time: its kind is failing, or too many wait for it."""
+
+
 class RewardError(TurnGymError, RuntimeError):
     """A reward function failed or returned something that is not a reward."""
 
@@ -39,6 +43,10 @@ class GraderError(TurnGymError, RuntimeError):
 
 class WorkerError(TurnGymError, RuntimeError):
     """A worker process died, or ran out of its time or memory."""
+
+
+class EnvLostError(WorkerError):
+    """An environment is gone with the worker that hosted it, for no fault of its own."""
 
 
 class SandboxError(TurnGymError, RuntimeError):
@@ -63,6 +71,10 @@ class TemplateError(TurnGymError, ValueError):
 
 class TrajectoryError(TurnGymError, ValueError):
     """Arrays that must have one length do not, or a token is accounted for twice."""
+
+
+class StoreError(TurnGymError, OSError):
+    """Something that is kept for eyes could not be written; what was there before is as it was."""
 
 
 class EngineError(TurnGymError, RuntimeError):

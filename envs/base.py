@@ -5,7 +5,7 @@ end, `truncated` is a limit; the learner knows the difference.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, SupportsFloat
+from typing import Any, ClassVar, Protocol, SupportsFloat, runtime_checkable
 
 import gymnasium
 
@@ -49,6 +49,7 @@ class _TaskSource:
     observation_space: ClassVar[gymnasium.Space[Any]] = ChatSpace()
     action_space: ClassVar[gymnasium.Space[str]] = TextSpace()
     wants_query: ClassVar[bool] = False
+    family: ClassVar[str | None] = None  # shares a limit and a weight with all of that name; by default the class's
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:
         """Return this environment's own tasks; by default endless ones that are only seeds.
@@ -63,6 +64,29 @@ class _TaskSource:
         Called once, on the driver. What makes a task unusable is for `reset` to raise.
         """
         return []
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A class of environments that keeps something beyond its episodes: a curriculum, counters its episodes share.
+
+    Optional: checkpoints hold the state of classes that have these two class methods, and a resumed run gives it back
+    before the class's first `reset`. It is not for what one episode knows; an episode that did not end is begun again.
+
+    Each process that hosts environments has a copy of the class, and the copies know nothing of each other. So a
+    checkpoint holds several states, and a resumed run with fewer processes gives one class several of them.
+    """
+
+    def state_dict(self) -> Any:
+        """Return what the class keeps, picklable; a class method."""
+        ...
+
+    def load_state_dict(self, state: Any) -> None:
+        """Add what an earlier process kept to what is there: sum counters, take the furthest level; a class method.
+
+        Called once for each state that falls to this process, perhaps never.
+        """
+        ...
 
 
 class Env(_TaskSource, gymnasium.Env[Observation, str]):

@@ -13,7 +13,7 @@ _PREFIX = "--agent_args."
 def main(argv: list[str]) -> int:
     """Run one of the commands; returns the exit code: 0, 1 for problems found, 2 for the user's mistakes."""
     try:
-        left, keywords = _split_keywords(argv)
+        left, keywords = split_keywords(argv)
         arguments = _parser().parse_args(left, argparse.Namespace(keywords=keywords))
         return int(arguments.run(arguments))
     except ConfigError as error:
@@ -89,7 +89,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from .checks import check_env
     from .resolve import resolve
 
-    factory = resolve(arguments.id, _parsed(arguments.keywords))
+    factory = resolve(arguments.id, parsed_keywords(arguments.keywords))
     problems = check_env(
         factory, _dataset_tasks(arguments), max_turns=arguments.max_turns, timeout_s=arguments.timeout_s
     )
@@ -104,7 +104,7 @@ def _play(arguments: argparse.Namespace) -> int:
     from .play import play
     from .resolve import resolve
 
-    factory = resolve(arguments.id, _parsed(arguments.keywords))
+    factory = resolve(arguments.id, parsed_keywords(arguments.keywords))
     tasks = _dataset_tasks(arguments) or factory.tasks(arguments.split, arguments.seed)
     if not 0 <= arguments.task < len(tasks):
         raise ConfigError(f"there is no task {arguments.task}; wanted 0 to {len(tasks) - 1}")
@@ -120,7 +120,7 @@ def _dataset_tasks(arguments: argparse.Namespace) -> Any:
     return load_tasks(arguments.dataset, input_key=arguments.input_key, label_key=arguments.label_key)
 
 
-def _split_keywords(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def split_keywords(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Take the pairs `--agent_args.KEY VALUE` (or `=VALUE`) out of the arguments."""
     left: list[str] = []
     keywords: dict[str, str] = {}
@@ -137,7 +137,8 @@ def _split_keywords(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return left, keywords
 
 
-def _parsed(keywords: Mapping[str, str]) -> dict[str, Any]:
+def parsed_keywords(keywords: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values as YAML has them."""
     import yaml
 
     try:

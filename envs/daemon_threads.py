@@ -34,11 +34,14 @@ class DaemonThreads:
         with self._lock:
             self._waiting.append(call)
         self._start_some()
+        deadline: asyncio.Timeout | None = None
         try:
             await call.started
-            return await asyncio.wait_for(call.result, timeout_s)
+            # `wait_for` would swallow a cancellation that comes together with the result.
+            async with asyncio.timeout(timeout_s) as deadline:
+                return await call.result
         except TimeoutError as error:
-            if not call.result.cancelled():
+            if deadline is None or not deadline.expired():
                 raise  # the function's own
             raise DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s") from error
         finally:

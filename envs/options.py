@@ -1,6 +1,7 @@
 """Options of tasks, rewards and environments."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,29 @@ class RewardOptions:
 
 @dataclass(frozen=True)
 class EnvPoolOptions:
-    """Threads for synchronous environments."""
+    """Where environments run, and how many at once."""
 
+    backend: Literal["thread", "process"] = "thread"
+    """Where synchronous environments run: threads if they wait, processes if they compute, hang or crash."""
     num_threads: int = 32
-    """Most synchronous environments that step at once in one rollout actor."""
+    """With threads: most synchronous environments that step at once in one rollout actor."""
+    num_processes: int | None = None
+    """With processes: most workers of one rollout actor, which share the environments; by default one per core."""
+    max_memory_gib: float | None = None
+    """With processes: memory that a worker may take; by default any."""
     timeout_s: float = 60.0
     """Deadline of one reset or step."""
+    max_concurrency: int | None = None
+    """Most calls of one kind of environment at once; by default the pool finds out how many it can bear."""
+    weights: str | None = None
+    """NAME=2,OTHER=1: by which several kinds of environments share workers and engines; 1 for those not named."""
+    num_workers: int = 0
+    """Ray actors per rollout actor that host its environments, on any node; 0: they live with the rollout actor."""
+    num_cpus: float = 1.0
+    """Cores that Ray sets aside for each of these."""
+    resources: str | None = None
+    """Other resources of Ray that each of these takes, as JSON: {"envnode": 1}."""
+    start_timeout_s: float = 120.0
+    """Deadline of their start."""
+    max_restarts: int = 3
+    """How often dead ones are restarted, over the whole run of one rollout actor."""

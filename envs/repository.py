@@ -1,15 +1,18 @@
 """Repositories for tasks that are to be solved in one: the work tree of one commit, and nothing of what came after it.
 
 The fix of such a task usually is a later commit, and attempts have found it in branches, tags, reflogs and objects that
-nothing refers to. What is made here holds one commit of its own, so that there is nothing to be found.
+nothing refers to. What is made here holds one commit of its own, so that there is nothing to be found; what was run
+tells who looked for it all the same.
 """
 
 import io
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError, MissingPackageError
@@ -94,3 +97,80 @@ def _archive(tree: Path) -> bytes:
                 with path.open("rb") as file:
                     archive.addfile(info, file)
     return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class HistoryAttempt:
+    """A command or cell that looked for more than the task's one commit."""
+
+    command: str
+    what: str
+    """The words that show it, such as `git log`."""
+
+
+def history_attempts(commands: Iterable[str]) -> tuple[HistoryAttempt, ...]:
+    """Name those of an episode's shell commands or Python cells that tried to reach a repository's history.
+
+    That is: git's commands for history and remotes, others of its commands with a revision that is not HEAD, paths
+    within `.git`, libraries that read them, `pip download`, and addresses of forges and package indices. Only words are
+    read: a command in a comment counts, and one that hides its words does not.
+    """
+    found = ((command, _reach(command)) for command in commands)
+    return tuple(HistoryAttempt(command, what) for command, what in found if what is not None)
+
+
+_WORD = re.compile(r"[;|&\n]+|[^\s;|&\"'`,()\[\]]+")
+_HISTORY = {
+    *("annotate", "bisect", "blame", "bundle", "cat-file", "cherry", "cherry-pick", "clone", "describe", "fetch"),
+    *("for-each-ref", "fsck", "log", "ls-remote", "name-rev", "pull", "reflog", "remote", "rev-list", "shortlog"),
+    *("show", "show-branch", "show-ref", "tag", "unpack-objects", "verify-pack", "whatchanged"),
+}
+_MOST_ARGUMENTS = 64  # that are read of one command, for a long text may be all one
+_WITH_VALUE = {"-c", "-C", "--git-dir", "--work-tree"}
+_LISTING = {"stash": {"list", "show"}, "branch": {"-a", "-r", "-av", "-avv", "-va", "--all", "--remotes"}}
+_REVISION = re.compile(r"[~^]|@\{|^(origin|upstream|refs|tags|remotes)/|^(FETCH|ORIG|MERGE)_HEAD\b|^[0-9a-f]{7,40}\b")
+_IN_GIT = re.compile(r"(^|[/=:])\.git(/|$)|^GIT_(DIR|ALTERNATE|OBJECT)")
+_LEFT_OUT_AFTER = {"-path", "-wholename", "-name", "--exclude", "--exclude-dir", "--ignore"}
+_LEFT_OUT = ("!", "--exclude", "--ignore")  # a search that spares .git
+_LIBRARY = re.compile(r"^(pygit2|dulwich)\b")
+_FORGE = re.compile(r"\b(github\.com|githubusercontent\.com|gitlab\.com|bitbucket\.org|pypi\.org|pythonhosted\.org)\b")
+
+
+def _reach(command: str) -> str | None:
+    words = _WORD.findall(command)
+    previous = ""
+    for index, word in enumerate(words):
+        if word == "git" or word.endswith("/git"):
+            what = "import git" if previous in ("import", "from") else _git_reach(words, index + 1)
+        elif word == "download" and previous in ("pip", "pip3"):
+            what = "pip download"
+        else:
+            what = _word_reach(word, previous)
+        if what is not None:
+            return what
+        previous = word
+    return None
+
+
+def _word_reach(word: str, previous: str) -> str | None:
+    if _IN_GIT.search(word):
+        is_spared = previous in _LEFT_OUT_AFTER or word.startswith(_LEFT_OUT)
+        return None if is_spared else word
+    found = _LIBRARY.search(word) or _FORGE.search(word)
+    return found[0] if found else None
+
+
+def _git_reach(words: Sequence[str], start: int) -> str | None:
+    arguments = words[start : start + _MOST_ARGUMENTS]
+    index = 0
+    while index < len(arguments) and arguments[index].startswith("-"):
+        index += 2 if arguments[index] in _WITH_VALUE else 1
+    name = arguments[index] if index < len(arguments) else ""
+    if name in _HISTORY:
+        return f"git {name}"
+    for word in arguments[index + 1 :]:
+        if word[0] in ";|&\n" or word == "--":
+            break
+        if word in _LISTING.get(name, ()) or (not word.startswith("-") and _REVISION.search(word)):
+            return f"git {name} {word}"
+    return None

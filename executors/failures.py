@@ -1,10 +1,11 @@
-"""From an exception to the kind of failure it is, by the stage of the episode it came up in."""
+"""From an exception to the kind of failure it is, by the stage of the episode; and how many failures stop a run."""
 
 import traceback
+from collections.abc import Sequence
 from enum import StrEnum
 
-from ..errors import EngineDeadError, GraderError, RewardError, TrajectoryError
-from .trajectory import Failure, FailureKind
+from ..errors import EngineDeadError, EnvUnavailableError, GraderError, RewardError, TrajectoryError
+from .trajectory import Failure, FailureKind, Trajectory
 
 
 class Stage(StrEnum):
@@ -21,6 +22,7 @@ _KINDS: dict[Stage, tuple[tuple[type[Exception], FailureKind], ...]] = {
     Stage.ENV: (
         (GraderError, FailureKind.GRADER),
         (RewardError, FailureKind.REWARD),
+        (EnvUnavailableError, FailureKind.ENV_UNAVAILABLE),
         (TimeoutError, FailureKind.ENV_TIMEOUT),
         (Exception, FailureKind.ENV),
     ),
@@ -45,7 +47,8 @@ TRANSIENT = frozenset(
         FailureKind.ENGINE_TIMEOUT,
     }
 )
-"""Failures that another try may not meet. A dead engine is not among them: its tasks belong on another one."""
+"""Failures that another try may not meet. A dead engine is not among them: its tasks belong on another one. Nor is an
+environment that could not be had: the attempt has waited for it as long as an episode may take."""
 
 
 class EpisodeError(Exception):
@@ -62,3 +65,22 @@ def failure_of(error: Exception, stage: Stage, turn: int) -> Failure:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
     return Failure(kind, f"{type(error).__name__}: {error}{place}", turn)
+
+
+def check_failures(trajectories: Sequence[Trajectory], num_attempts: int, max_failed_fraction: float) -> None:
+    """Stop a run of which too many attempts fail.
+
+    Args:
+        trajectories: With the failed ones among them.
+        num_attempts: Those and the others.
+        max_failed_fraction: How many may fail, of all.
+
+    Raises:
+        TrajectoryError: More than this share of them failed, or all.
+    """
+    failures = [t.failure for t in trajectories if t.failure is not None]
+    if failures and (len(failures) > max_failed_fraction * num_attempts or len(failures) == num_attempts):
+        raise TrajectoryError(
+            f"{len(failures)} of {num_attempts} attempts of this step failed (--train.max_failed_fraction "
+            f"{max_failed_fraction}); the first: {failures[0].kind.value}: {failures[0].message}"
+        )

@@ -1,6 +1,8 @@
 """What runs an episode, whichever way; beginning failed attempts again; seeds for full determinism."""
 
+import asyncio
 import hashlib
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
@@ -11,6 +13,8 @@ from .failures import TRANSIENT
 from .trajectory import Failure, Trajectory
 
 SeedFor = Callable[[str, int, int], int]
+
+LONGEST_PAUSE_S = 30.0
 
 
 class Executor(Protocol):
@@ -39,10 +43,14 @@ async def retrying(
     seed_for: SeedFor | None = None,
     *,
     max_retries: int = 2,
+    backoff_s: float = 0.5,
 ) -> Trajectory:
     """Run an episode, and begin it again, all afresh, while it fails for a reason that may pass.
 
-    A dead engine is not asked again: the failure returns at once, so that the caller can move the task.
+    A dead engine is not asked again: the failure returns at once, so that the caller can move the task. Between two
+    tries lies a random pause, at most `backoff_s` before the first repetition and twice as long before each further
+    one, so that what fell down together does not come back together. It holds nothing meanwhile. Where environments
+    keep failing, their pool's breaker makes the new try wait.
     """
     earlier: list[Failure] = []
     while True:
@@ -51,6 +59,12 @@ async def retrying(
         if failure is None or failure.kind not in TRANSIENT or len(earlier) >= max_retries:
             return replace(trajectory, earlier_failures=tuple(earlier))
         earlier.append(failure)
+        await asyncio.sleep(pause_s(len(earlier), backoff_s))
+
+
+def pause_s(num_failures: int, backoff_s: float) -> float:
+    """Draw the pause after so many failures: between 0 and a bound that doubles each time ("full jitter")."""
+    return random.uniform(0.0, min(backoff_s * 2 ** (num_failures - 1), LONGEST_PAUSE_S))
 
 
 def stable_seed(task_id: str, attempt: int, turn: int, run_seed: int = 0) -> int:

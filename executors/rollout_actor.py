@@ -3,29 +3,34 @@
 import asyncio
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import ray
 from numpy.typing import NDArray
-from ray.exceptions import RayError
 
-from ..agents.base import Completion, Sampling
+from ..agents.base import Completion, Generator, Sampling
 from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
+from ..envs.options import EnvPoolOptions
 from ..envs.task import Task
-from ..errors import EngineDeadError
 from .buffer import Group
 from .engines.base import UpdateMode
+from .engines.lockstep import Lockstep, Seat
 from .engines.vllm import VllmConfig, VllmEngine
-from .env_pool import EnvPool
-from .failover import Failover, Peer
+from .failover import Failover
 from .limits import Limits
 from .multi_turn import MultiTurn
-from .ray_calls import death_of, from_ray
+from .peers import peer
+from .pools.base import States
+from .pools.env_classes import family_of
+from .pools.from_options import make_pool, parse_weights
+from .pools.gate import FairGate
+from .pools.gated import GatedGenerator
+from .pools.stats import PoolStats
 from .retry import retrying, stable_seed
+from .trajectory import Trajectory
 from .weights import Bucket
 
 
@@ -36,9 +41,9 @@ class RolloutConfig:
     engine: VllmConfig
     env: EnvFactory
     limits: Limits
-    num_env_threads: int = 32
+    env_pool: EnvPoolOptions = field(default_factory=EnvPoolOptions)
     max_retries: int = 2
-    determinism_seed: int | None = None  # seed every request by task, attempt and turn
+    determinism_seed: int | None = None  # seed every request by task, attempt and turn, and sample in lockstep
 
 
 class RolloutActor:
@@ -49,29 +54,40 @@ class RolloutActor:
         tokenizer = load_tokenizer(config.engine.model)
         agent = agent_for(tokenizer)
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
-        pool = EnvPool(config.num_env_threads)
+        pool = make_pool(config.env_pool, config.limits.max_seconds)
         self._executor = MultiTurn(agent, config.env, pool, config.limits)
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
-        self._generator = Failover(self._engine)
+        self._failover = Failover(self._engine)
+        self._generator = _gated(self._failover, config)
+        self._lockstep = None if config.determinism_seed is None else Lockstep(self._engine)
 
     async def start(self) -> int:
-        """Start the engine and return its context length."""
+        """Start the engine, and workers for environments where they are asked for; return the context length."""
+        await self._executor.env_pool.start()
         await self._engine.start()
         return self._engine.max_context
 
     async def restart(self) -> int:
-        """Start a dead engine anew and return its context length; until it has weights, episodes ask others or wait."""
-        self._generator.lost()
+        """Start a dead or hung engine anew and return its context length.
+
+        Until it has weights, episodes wait or ask others; under full determinism they fail, and are begun again.
+        """
+        self._failover.lost()
         await self._engine.restart()
         return self._engine.max_context
 
     async def meet(self, others: Sequence[Any]) -> None:
         """Get to know the other rollout actors, whose engines answer when this one cannot."""
-        self._generator.peers = [_peer(actor) for actor in others]
+        self._failover.peers = [peer(actor) for actor in others]
 
     async def answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, request: str) -> Completion:
         """Sample one completion for another actor's episode; raise `EngineDeadError` if this engine cannot."""
-        return await self._generator.answer(prompt_ids, sampling, request)
+        return await self._failover.answer(prompt_ids, sampling, request)
+
+    async def expect(self, num_episodes: int) -> None:
+        """Under full determinism: sample nothing before so many more episodes have come, whenever each comes."""
+        if self._lockstep is not None:
+            self._lockstep.expect(num_episodes)
 
     async def run_group(self, task: Task, attempts: Sequence[int], sampling: Sampling) -> Group:
         """Run the attempts at one task, all at once.
@@ -81,19 +97,30 @@ class RolloutActor:
         sampling = _with_stop_ids(sampling, self._stop_token_ids)
         seed = self._config.determinism_seed
         seed_for = None if seed is None else functools.partial(_seed, seed)
-        runs = [
-            retrying(
-                self._executor,
-                task,
-                attempt,
-                self._generator,
-                sampling,
-                seed_for,
-                max_retries=self._config.max_retries,
-            )
-            for attempt in attempts
-        ]
-        return Group(task, tuple(await asyncio.gather(*runs)))
+        seats = [None if self._lockstep is None else self._lockstep.seat() for _ in attempts]
+
+        async def run(attempt: int, seat: Seat | None) -> Trajectory:
+            generator = self._generator if seat is None else seat
+            try:
+                return await retrying(
+                    self._executor,
+                    task,
+                    attempt,
+                    generator,
+                    sampling,
+                    seed_for,
+                    max_retries=self._config.max_retries,
+                )
+            finally:
+                if seat is not None:
+                    seat.leave()
+
+        runs = [run(attempt, seat) for attempt, seat in zip(attempts, seats, strict=True)]
+        try:
+            return Group(task, tuple(await asyncio.gather(*runs)))
+        finally:
+            for seat in filter(None, seats):
+                seat.leave()  # those whose run a cancellation kept from beginning
 
     async def sample(self, prompt_ids: list[int], sampling: Sampling) -> tuple[list[int], list[float]]:
         """Sample one bare completion and return its token ids and logprobs; for checks of the engine."""
@@ -101,12 +128,24 @@ class RolloutActor:
         logprobs = completion.logprobs
         return completion.token_ids.tolist(), [] if logprobs is None else logprobs.tolist()
 
+    async def pool_stats(self) -> PoolStats:
+        """Return how the environments' calls stand; `pools.stats.pool_metrics` makes a step's metrics of it."""
+        return self._executor.env_pool.stats()
+
+    async def pool_states(self, timeout_s: float) -> States:
+        """Return what classes of environments keep beyond their episodes, for a checkpoint."""
+        return await self._executor.env_pool.state_dict(timeout_s)
+
+    async def load_pool_states(self, states: States) -> None:
+        """Take this actor's part of what a checkpoint holds; before the first episode."""
+        self._executor.env_pool.load_state_dict(states)
+
     async def health(self) -> None:
         """Raise `EngineDeadError` unless the engine answers."""
         await self._engine.health()
 
     async def begin_update(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
-        """Pause, as the mode says with running requests, and make ready for weights."""
+        """Pause, with running requests as the mode says, and make ready for weights."""
         await self._engine.pause(mode)
         await self._engine.begin_update()
 
@@ -118,7 +157,7 @@ class RolloutActor:
         """Use the new weights, admit requests again, and return the version now in use."""
         await self._engine.finish_update(version)
         await self._engine.resume()
-        self._generator.revived()
+        self._failover.revived()
         return self._engine.version
 
     async def close(self) -> None:
@@ -127,21 +166,16 @@ class RolloutActor:
         self._executor.env_pool.close()
 
 
-def _peer(actor: Any) -> Peer:
-    async def ask(prompt_ids: NDArray[np.int32], sampling: Sampling, request: str) -> Completion:
-        call = actor.answer.remote(prompt_ids, sampling, request)
-        try:
-            completion: Completion = await call
-        except asyncio.CancelledError:
-            ray.cancel(call, force=False)
-            raise
-        except RayError as error:
-            if (cause := death_of(error)) is not None:
-                raise EngineDeadError(cause) from error
-            raise from_ray(error, f"request {request!r}", "another engine") from error
-        return completion
+def _gated(engine: Generator, config: RolloutConfig) -> Generator:
+    """Put a gate before an engine whose time is to be shared by weight.
 
-    return ask
+    It lets twice as many through as are decoded at once, so that the engine always has the next one at hand.
+    """
+    weights = parse_weights(config.env_pool.weights)
+    if not weights:
+        return engine
+    gate = FairGate(2 * config.engine.max_num_seqs, weights)
+    return GatedGenerator(engine, gate, family_of(config.env.env_class, config.env))
 
 
 def _seed(run_seed: int, task_id: str, attempt: int, turn: int) -> int:

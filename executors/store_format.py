@@ -1,11 +1,13 @@
 """A trajectory as plain JSON values and back; token arrays come back bit for bit.
 
-Runs stand for long arrays (`[[turn, length], ...]`), logprobs only for the tokens that have one, in
-the shortest digits that give the same float32.
+Runs stand for long arrays (`[[turn, length], ...]`), logprobs only for the tokens that have one, as base64 of
+little-endian float32: digits would take ten times as long to write. Schema 1 had digits, and said less of the task.
 """
 
+import base64
 import dataclasses
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,14 +19,33 @@ from ..envs.task import Task
 from ..errors import TrajectoryError
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, 2)
 
 Record = dict[str, Any]  # Any: JSON
 
 
-def to_record(step: int, trajectory: Trajectory) -> Record:
+@dataclass(frozen=True)
+class StoredTrajectory:
+    """A trajectory and what is known of its origin.
+
+    Attributes:
+        step: The step it belongs to.
+        env: What `--agent` said; None if it is not known.
+        inexact: Which of the task's `prompt`, `label` and `data` hold what JSON has no form for; None if it is not
+            known. They come back as lists, text and `repr`.
+    """
+
+    step: int
+    trajectory: Trajectory
+    env: str | None = None
+    inexact: tuple[str, ...] | None = None
+
+
+def to_record(step: int, trajectory: Trajectory, env: str | None = None) -> Record:
     """Return the trajectory as a JSON object, what a person looks for first."""
     task = trajectory.task
+    inexact = [name for name in ("prompt", "label", "data") if not _is_exact(getattr(task, name))]
     return {
         "schema": SCHEMA,
         "step": step,
@@ -34,30 +55,54 @@ def to_record(step: int, trajectory: Trajectory) -> Record:
         "score": _number(trajectory.score),
         "end_reason": trajectory.end_reason.value,
         "failure": None if trajectory.failure is None else _failure(trajectory.failure),
-        "prompt": _plain(task.prompt),
-        "label": _plain(task.label),
-        "messages": _plain(trajectory.messages),
+        "prompt": plain(task.prompt),
+        "label": plain(task.label),
+        "messages": plain(trajectory.messages),
         "rewards_per_turn": [_number(reward) for reward in trajectory.rewards_per_turn.tolist()],
         "turn_ends": [end.value for end in trajectory.turn_ends],
-        "extra_logs": _plain(trajectory.extra_logs),
+        "extra_logs": plain(trajectory.extra_logs),
         "seconds": {stage: _number(round(seconds, 6)) for stage, seconds in trajectory.seconds.items()},
         "earlier_failures": [_failure(failure) for failure in trajectory.earlier_failures],
         "seed": task.seed,
-        "data": _plain(task.data),
+        "data": plain(task.data),
+        "inexact": inexact,
+        "env": env,
         "sequences": [_sequence(sequence) for sequence in trajectory.sequences],
     }
 
 
-def from_record(record: Record, source: str) -> tuple[int, Trajectory]:
-    """Return step and trajectory; `source` names the line in errors.
+def stored_record(stored: StoredTrajectory) -> Record:
+    """Return what was read as it is to be written again."""
+    record = to_record(stored.step, stored.trajectory, stored.env)
+    return {**record, "inexact": None if stored.inexact is None else list(stored.inexact)}
 
-    Task fields that JSON has no form for come back as their `repr`.
+
+def from_record(record: Record, source: str) -> StoredTrajectory:
+    """Return what was stored; `source` names the line in errors.
+
+    Raises:
+        TrajectoryError: A newer version wrote it, or it is no trajectory.
     """
-    if record["schema"] != SCHEMA:
-        raise TrajectoryError(f"{source} has schema {record['schema']!r}, this version reads {SCHEMA}; update turngym")
-    task = Task(record["task"], record["prompt"], record["label"], record["seed"], record["data"])
-    trajectory = Trajectory(
-        task=task,
+    if record.get("schema") not in READABLE:
+        raise TrajectoryError(
+            f"{source} has schema {record.get('schema')!r}, this version reads {' and '.join(map(str, READABLE))}; "
+            "update turngym"
+        )
+    try:
+        inexact = record.get("inexact")
+        return StoredTrajectory(
+            record["step"],
+            _read_trajectory(record),
+            record.get("env"),
+            None if inexact is None else tuple(inexact),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise TrajectoryError(f"{source} is no trajectory of schema {record['schema']}: {error!r}") from error
+
+
+def _read_trajectory(record: Record) -> Trajectory:
+    return Trajectory(
+        task=Task(record["task"], record["prompt"], record["label"], record["seed"], record["data"]),
         attempt=record["attempt"],
         sequences=tuple(_read_sequence(sequence) for sequence in record["sequences"]),
         messages=tuple(record["messages"]),
@@ -70,7 +115,6 @@ def from_record(record: Record, source: str) -> tuple[int, Trajectory]:
         seconds={stage: _read_number(value) for stage, value in record["seconds"].items()},
         earlier_failures=tuple(_read_failure(failure) for failure in record["earlier_failures"]),
     )
-    return record["step"], trajectory
 
 
 def _sequence(sequence: Sequence) -> Record:
@@ -80,8 +124,7 @@ def _sequence(sequence: Sequence) -> Record:
         "actions": _spans(actions),
         "turn": _runs(sequence.turn),
         "versions": _runs(sequence.versions[actions]),
-        # numpy prints the shortest digits that a float32 needs; a double's would be twice as long.
-        "logprobs": list(map(float, sequence.logprobs[actions].astype("U32").tolist())),
+        "logprobs": base64.b64encode(sequence.logprobs[actions].astype("<f4").tobytes()).decode(),
         "samplings": {str(turn): dataclasses.asdict(sampling) for turn, sampling in sequence.samplings.items()},
         "parent": sequence.parent,
         "fork_reason": sequence.fork_reason,
@@ -94,7 +137,7 @@ def _read_sequence(record: Record) -> Sequence:
     for start, end in record["actions"]:
         actions[start:end] = True
     logprobs = np.full(len(token_ids), np.nan, np.float32)
-    logprobs[actions] = np.asarray(record["logprobs"], np.float32)
+    logprobs[actions] = _read_logprobs(record["logprobs"])
     versions = np.full(len(token_ids), NO_VERSION, np.int32)
     versions[actions] = _read_runs(record["versions"])
     return Sequence(
@@ -107,6 +150,12 @@ def _read_sequence(record: Record) -> Sequence:
         parent=None if record["parent"] is None else (record["parent"][0], record["parent"][1]),
         fork_reason=record["fork_reason"],
     )
+
+
+def _read_logprobs(value: str | list[float]) -> NDArray[np.float32]:
+    if isinstance(value, list):  # schema 1
+        return np.asarray(value, np.float32)
+    return np.frombuffer(base64.b64decode(value, validate=True), "<f4").astype(np.float32)
 
 
 def _read_sampling(record: Record) -> Sampling:
@@ -159,16 +208,25 @@ def _read_number(value: Any) -> Any:
     return float(value) if isinstance(value, str) else value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return what a dataset or an environment holds in JSON's terms; what has no form there, as its repr."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return _number(value)
     if isinstance(value, np.generic | np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, dict) or hasattr(value, "items"):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return repr(value)
+
+
+def _is_exact(value: Any) -> bool:
+    """Say whether a value comes back from JSON as it is."""
+    if isinstance(value, list):
+        return all(map(_is_exact, value))
+    if type(value) is dict:
+        return all(type(key) is str and _is_exact(item) for key, item in value.items())
+    return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))

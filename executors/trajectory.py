@@ -41,6 +41,7 @@ class FailureKind(StrEnum):
 
     ENV = "env"  # the environment raised or broke its contract
     ENV_TIMEOUT = "env_timeout"
+    ENV_UNAVAILABLE = "env_unavailable"  # it had to wait too long for the environment
     REWARD = "reward"  # the reward function raised, or gave no finite number
     GRADER = "grader"  # no verdict in time
     TEMPLATE = "template"  # the messages cannot be rendered

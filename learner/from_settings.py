@@ -112,6 +112,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         seed=settings.train.seed,
         num_threads=layout.engine_threads,
         sync_timeout_s=vllm.sync_timeout_s,
+        hang_timeout_s=vllm.hang_timeout_s,
         adapter=Adapter(lora.rank, lora.alpha) if lora.rank and lora.sync == "adapter" else None,
     )
     limits = Limits(
@@ -127,7 +128,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         engine=engine,
         env=inputs.env,
         limits=limits,
-        num_env_threads=settings.env_pool.num_threads,
+        env_pool=settings.env_pool,
         max_retries=rollout.max_retries,
         determinism_seed=settings.train.seed if settings.train.full_determinism_enable else None,
     )
@@ -157,6 +158,7 @@ def teacher_config(settings: TrainSettings, layout: Layout) -> VllmConfig:
         seed=settings.train.seed,
         num_threads=layout.engine_threads,
         sync_timeout_s=settings.vllm.sync_timeout_s,
+        hang_timeout_s=settings.vllm.hang_timeout_s,
         max_batched_tokens=SCORING_TOKENS,
         scoring_temperature=settings.rollout.temperature or 1.0,  # greedy logprobs count as temperature 1
     )

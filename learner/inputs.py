@@ -10,6 +10,7 @@ from ..envs.factory import EnvFactory
 from ..envs.resolve import resolve
 from ..envs.task import Task
 from ..errors import ConfigError, DataError
+from ..executors.pools.from_options import parse_resources, parse_weights
 from .option_pairs import check_pairs, complaints
 from .option_ranges import check_ranges
 from .plan import plan_batches
@@ -35,6 +36,8 @@ def check_inputs(settings: TrainSettings) -> Inputs:
     world_size = (settings.actor.num_gpus_per_node or 1) * settings.actor.num_nodes
     plan_batches(settings.rollout, settings.train, settings.algo.advantage, world_size)
     _check_names(settings)
+    parse_weights(settings.env_pool.weights)
+    parse_resources(settings.env_pool.resources)
     model = check_model(settings.actor.model_name_or_path, "--actor.model_name_or_path")
     env = _environment(settings)
     tasks = _tasks(settings, env)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..executors.buffer import Group
 from ..executors.buffer_file import FINISHED, write_finished
-from ..executors.dispatch import check_failures
+from ..executors.failures import check_failures
 from ..executors.trajectory import Trajectory
 from .advantages import NEEDS_TEACHER
 from .attempts import rollout_metrics, staleness_metrics
@@ -20,6 +20,7 @@ from .evaluation import evaluate
 from .gather import gather
 from .kl_controller import KlController
 from .loop_parts import InterruptedStepError, LoopSettings, LoopState, Parts
+from .records import keep_metrics, keep_trajectories
 from .report import Scores
 from .step_advantages import with_advantages
 from .step_rewards import shaped_rewards
@@ -65,11 +66,16 @@ def run_loop(
                 gathered.trajectories, now - ended_at if settings.runs_ahead else seconds["rollout"]
             )
             metrics |= staleness_metrics(trajectories, parts.sync.version, rollouts.counts, rollouts.num_ready)
-            parts.folder.train_store.write(step, _kept(gathered.trajectories, settings.trajectories_per_step))
-            check_failures(gathered.trajectories, len(gathered.trajectories), settings.max_failed_fraction)
+            metrics |= {} if parts.pools is None else parts.pools.metrics()
+            kept = _kept(gathered.trajectories, settings.trajectories_per_step)
+            metrics |= keep_trajectories(parts.folder.train_store, step, kept, progress.say)
+            num_attempts = len(gathered.trajectories)
+            if num_attempts >= settings.batches.attempts_per_step or not state.step:  # a few last ones say nothing
+                check_failures(gathered.trajectories, num_attempts, settings.max_failed_fraction)
             if not groups:
                 progress.say("no task is left: the last ones were all filtered out or dropped")
                 break
+
             # 2. What the other models say of their tokens.
             with progress.stage("score", seconds):
                 batch = _score(parts, settings, state, assemble(trajectories, rewards.is_valid_A))
@@ -106,9 +112,9 @@ def run_loop(
 
             # 7. The books, and a checkpoint now and then.
             ended_at = time.monotonic()
-            row = {"step": step, "version": parts.sync.version, **metrics, "seconds": seconds}
+            row = {"step": step, "part": state.part, "version": parts.sync.version, **metrics, "seconds": seconds}
             rows.append(row)
-            parts.folder.append_metrics(row)
+            keep_metrics(parts.folder, row, progress.say)
             progress.step_ended(step, metrics, seconds)
             if is_cut_short:
                 raise InterruptedStepError
@@ -129,9 +135,12 @@ def save(parts: Parts, state: LoopState, scores: Scores) -> None:
     tag = parts.checkpoints.begin(state.step)
     parts.roles.save(str(parts.checkpoints.root), tag, {"step": state.step})
     write_finished(parts.checkpoints.root / tag / FINISHED, state.rollouts.finished)
+    if parts.pools is not None:
+        parts.pools.write(parts.checkpoints.root / tag)
     parts.checkpoints.finish(
         state.step,
         {
+            "part": state.part,
             "optimizer_steps": state.optimizer_steps,
             "critic_steps": state.critic_steps,
             "kl_coef": state.kl_coef,
@@ -220,7 +229,8 @@ def _evaluate(
     failed = f", {result.num_failed} of {result.num_attempts} attempts failed" if result.num_failed else ""
     shown = "-" if result.reward is None else f"{result.reward:.3f}"
     parts.progress.say(f"step {state.step} | held-out reward {shown} on {result.num_tasks} tasks{failed}")
-    parts.folder.eval_store.write(state.step, [t for group in result.groups for t in group.trajectories])
+    episodes = [t for group in result.groups for t in group.trajectories]
+    keep_trajectories(parts.folder.eval_store, state.step, episodes, parts.progress.say)
     return list(result.groups)
 
 

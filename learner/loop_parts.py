@@ -10,6 +10,7 @@ from ..executors.dispatch import RolloutState
 from ..executors.fleet import Fleet
 from ..executors.rollouts import Rollouts
 from .checkpoint import CheckpointFolder
+from .env_pools import EnvPools
 from .frontier import Frontier, FrontierState
 from .interrupt import Interrupt
 from .objective import Objective
@@ -70,6 +71,7 @@ class LoopState:
         optimizer_steps: Updates of the actor's weights.
         critic_steps: Updates of the critic's.
         saved_step: The step of the newest checkpoint; None without one.
+        part: Which part of the run this is; each start of its processes begins another.
         kl_coef: Weight of the KL, which may adapt.
         is_interrupted: The run was asked to stop before its end.
     """
@@ -80,6 +82,7 @@ class LoopState:
     optimizer_steps: int = 0
     critic_steps: int = 0
     saved_step: int | None = None
+    part: int = 1
     kl_coef: float = 0.0
     is_interrupted: bool = False
 
@@ -105,3 +108,4 @@ class Parts:
     folder: RunFolder
     progress: Progress
     interrupt: Interrupt
+    pools: EnvPools | None = None  # None where environments do not live in rollout actors

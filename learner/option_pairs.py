@@ -243,6 +243,21 @@ NEEDS = (
         "is for the environment Prompt; --agent {s.agent} says itself what the model sees",
     ),
     Need(
+        ("env_pool.num_threads",),
+        lambda s: s.env_pool.backend == "thread",
+        "has no effect under --env_pool.backend process, which has --env_pool.num_processes",
+    ),
+    Need(
+        ("env_pool.num_processes", "env_pool.max_memory_gib"),
+        lambda s: s.env_pool.backend == "process",
+        "is for environments in processes: give --env_pool.backend process",
+    ),
+    Need(
+        tuple(f"env_pool.{name}" for name in ("num_cpus", "resources", "start_timeout_s", "max_restarts")),
+        lambda s: s.env_pool.num_workers > 0,
+        "is for environments in Ray actors of their own: give --env_pool.num_workers",
+    ),
+    Need(
         ("eval",),
         _evaluates,
         "has no effect where nothing asks for evaluation; give --eval.at_start, --eval.at_end or --eval.steps",

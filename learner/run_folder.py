@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, StoreError
 from ..executors.store import TrajectoryStore
+from ..executors.store_parts import append_whole
 
 
 class RunFolder:
@@ -17,12 +18,13 @@ class RunFolder:
         root: The folder; made if it is missing.
         resumes: Keep what is there. Otherwise an earlier run is moved to `NAME.previous`, in place of
             the one before it; one that finished no step is not worth that, and is written over.
+        agent: What is trained, as `--agent` has it; kept with each trajectory.
 
     Raises:
         ConfigError: The folder cannot be written to, or holds a run and is where we stand.
     """
 
-    def __init__(self, root: Path, *, resumes: bool) -> None:
+    def __init__(self, root: Path, *, resumes: bool, agent: str | None = None) -> None:
         self.root = root
         self.moved_to: Path | None = None
         try:
@@ -34,8 +36,9 @@ class RunFolder:
             probe.unlink()
         except OSError as error:
             raise ConfigError(f"--ckpt.output_dir {str(root)!r} cannot be written to: {error}") from error
-        self.train_store = TrajectoryStore(self.root / "trajectories" / "train")
-        self.eval_store = TrajectoryStore(self.root / "trajectories" / "eval")
+        self._unwritten = ""
+        self.train_store = TrajectoryStore(self.root / "trajectories" / "train", env=agent)
+        self.eval_store = TrajectoryStore(self.root / "trajectories" / "eval", env=agent)
 
     @property
     def logs(self) -> Path:
@@ -52,15 +55,26 @@ class RunFolder:
         (self.root / "config.yaml").write_text(text)
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Add one step's numbers."""
-        with (self.root / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(metrics) + "\n")
+        """Add one step's numbers, and those that could not be written before.
+
+        Raises:
+            StoreError: The disk does not take them; they are written with the next, and the file is as it was before.
+        """
+        self._unwritten += json.dumps(metrics) + "\n"
+        path = self.root / "metrics.jsonl"
+        try:
+            append_whole(path, self._unwritten.encode(), waits=False)
+        except OSError as error:
+            raise StoreError(
+                f"the numbers of this step cannot be written to {str(path)!r}: {error.strerror or error}; free some "
+                "space before the run ends, and they will be"
+            ) from error
+        self._unwritten = ""
 
     def forget_steps_after(self, step: int) -> list[dict[str, Any]]:
         """Remove what was written after this step, since it is taken again; return the numbers of those up to it."""
-        for stale in (self.root / "trajectories").glob("*/step_*.jsonl"):
-            if int(stale.stem.removeprefix("step_")) > step:
-                stale.unlink()
+        for store in (self.train_store, self.eval_store):
+            store.forget_after(step)
         path = self.root / "metrics.jsonl"
         if not path.exists():
             return []

@@ -103,6 +103,39 @@ class ForkServer:
             self._process.wait()
 
 
+class Forker:
+    """Forks workers from a fork server that starts when first needed, and once more when it died; thread-safe."""
+
+    def __init__(self, function: str, memory_bytes: int) -> None:
+        self._function = function
+        self._memory_bytes = memory_bytes
+        self._lock = threading.Lock()  # held while a server starts or forks
+        self._server: ForkServer | None = None
+
+    def fork(self) -> "Worker":
+        """Return a new worker, ready for calls.
+
+        Raises:
+            WorkerError: The server does not start, or cannot fork.
+        """
+        with self._lock:
+            if self._server:
+                try:
+                    return self._server.fork()
+                except WorkerError:
+                    self._server.close()  # it died, perhaps for want of memory: one fresh start
+            self._server = None
+            self._server = ForkServer(self._function, self._memory_bytes)
+            return self._server.fork()
+
+    def close(self) -> None:
+        """End the server, if there is one, and with it all workers."""
+        with self._lock:
+            if self._server:
+                self._server.close()
+            self._server = None
+
+
 class Worker:
     """One forked process; only `kill` may be called from another thread than the one that uses it."""
 

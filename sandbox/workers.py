@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import DeadlineError, WorkerError
 from . import worker_main
-from .fork_server import ForkServer, Worker
+from .fork_server import Forker, Worker
 
 _CALLS_PER_WORKER = 1000  # then a fresh one: caches and leaks of long-lived processes stay bounded
 _CLOSE_TIMEOUT_S = 30.0
@@ -66,8 +66,7 @@ class WorkerPool:
         self._owner_pid = os.getpid()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # held for moments only: event loops take it
-        self._server_lock = threading.Lock()  # held while a server starts or forks: worker threads only
-        self._server: ForkServer | None = None
+        self._forker = Forker(function, memory_bytes)  # blocks while a server starts or forks: worker threads only
         self._threads: list[threading.Thread] = []
         self._running: set[_Call] = set()
         self._is_closed = False
@@ -105,9 +104,7 @@ class WorkerPool:
             self._calls.put(None)
         for thread in threads:
             thread.join(_CLOSE_TIMEOUT_S)
-        with self._server_lock:
-            if self._server:
-                self._server.close()
+        self._forker.close()
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -146,7 +143,7 @@ class WorkerPool:
         try:
             if self._is_closed:
                 raise WorkerError("closed")
-            worker = worker or self._fork()
+            worker = worker or self._forker.fork()
             call.assign(worker)
             kind, content = worker.call(call.request, call.timeout_s)
             call.assign(None)
@@ -170,17 +167,6 @@ class WorkerPool:
             worker.end()
             return None
         return worker
-
-    def _fork(self) -> Worker:
-        with self._server_lock:
-            if self._server:
-                try:
-                    return self._server.fork()
-                except WorkerError:
-                    self._server.close()  # it died, perhaps for want of memory: one fresh start
-            self._server = None
-            self._server = ForkServer(self._function, self._memory_bytes)
-            return self._server.fork()
 
     def _failure(self, call: _Call, error: Exception, how: str) -> Exception:
         if isinstance(error, DeadlineError):

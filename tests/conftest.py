@@ -1,9 +1,11 @@
 """What every test may need: no model hub, reasons for skipping, the real small model."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        pytest.skip(f"needs the right to mount a disk: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=60)
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """SmolLM2-135M-Instruct as a folder, made on first use and kept in the user's cache."""
@@ -46,6 +61,24 @@ def smollm2() -> Path:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=280)
     assert done.returncode == 0, "scripts/fetch_smollm2.py failed; its messages stand above"
     return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def check_benchmark() -> Callable[[str, str], None]:
+    """Runs a benchmark quickly, by folder and name, and looks at its last line."""
+    fields = {"name", "value", "unit", "baseline", "baseline_value", "ratio", "goal", "met", "where"}
+
+    def check(folder: str, name: str) -> None:
+        command = [sys.executable, str(ROOT / "benchmarks" / folder / f"{name}.py"), "--quick"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout.splitlines()[-1])
+        assert result.keys() >= fields
+        assert result["name"] == f"{folder}/{name}"
+        assert result["value"] > 0
+        assert result["baseline_value"] > 0
+
+    return check
 
 
 @pytest.fixture(scope="session")

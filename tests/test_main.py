@@ -17,7 +17,9 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["train"], ["envs"], ["serve-rm"], ["merge-lora"], ["doctor"]], ids=lambda words: " ".join(words)
+    "words",
+    [[], ["train"], ["envs"], ["traces"], ["serve-rm"], ["merge-lora"], ["doctor"]],
+    ids=lambda words: " ".join(words),
 )
 def test_help_imports_nothing_heavy(words):
     program = (

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...errors import ConfigError
+from .code_compare_sets import Forms, same_set
 
-_MOST_UNLIKE = 64  # members of a set that are compared each with each, for want of an equal one
 _SEQUENCES = (list, tuple)
 _SETS = (set, frozenset)
 
@@ -95,19 +95,18 @@ def _same_number(got: float, wanted: float, comparison: Comparison) -> bool:
 
 
 def _same_set(got: Collection[object], wanted: Collection[object], comparison: Comparison) -> bool:
-    if len(got) != len(wanted):
-        return False
-    left = {member: member for member in wanted}
-    unlike = [member for member in got if not same_value(member, left.pop(member, _NOTHING), comparison)]
-    if not unlike or len(unlike) > _MOST_UNLIKE or len(left) != len(unlike):
-        return not unlike
-    others = list(left)
-    for member in unlike:
-        match = next((i for i, other in enumerate(others) if same_value(member, other, comparison)), None)
-        if match is None:
-            return False
-        del others[match]
-    return True
+    forms = Forms(lambda number: _number_form(number, comparison), comparison.exact_types, comparison.tuple_is_list)
+    if comparison.rel_tol == comparison.abs_tol == 0:
+        return same_set(got, wanted, forms, None)
+    return same_set(got, wanted, forms, lambda left, right: same_value(left, right, comparison))
+
+
+def _number_form(number: float, comparison: Comparison) -> str:
+    if number != number:
+        return "nan" if comparison.nan_is_nan else f"nan {id(number)}"
+    if isinstance(number, float) and (comparison.exact_types or not number.is_integer()):
+        return (number + 0.0).hex()  # -0.0 is 0.0
+    return f"{int(number):x}"
 
 
 def _same_dict(got: Mapping[object, object], wanted: Mapping[object, object], comparison: Comparison) -> bool:
@@ -138,6 +137,3 @@ def _same_token(got: str, wanted: str, comparison: Comparison) -> bool:
         return _same_number(float(got), float(wanted), comparison)
     except ValueError:
         return False
-
-
-_NOTHING = object()

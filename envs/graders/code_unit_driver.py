@@ -1,7 +1,8 @@
 """Runs inside a sandbox session that holds tests and no program: the program is called through what carries the cells.
 
 Tests run in a thread. Each cell lets it go on to its next call of the program, which is written down, or to its end.
-What the program returned comes back as plain data, so no test ever meets an object of the program's making.
+What the program returned comes back as plain data or, once the tests have named a class of the program, as a `Handle`
+where it is an object. So no test ever meets an object of the program's making.
 """
 
 import os
@@ -13,7 +14,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .code_unit_replies import rebuild, write_back
+from .code_unit_objects import Handle, Named, is_class_name, is_exception_name, reference_of
+from .code_unit_replies import rebuild_own, write_back
 from .code_unit_solution import MARK
 from .code_values import decode, encode
 
@@ -33,25 +35,27 @@ class Relay:
         self.failure: tuple[str, str] | None = None  # of the program, in the running test
         self.num_calls = 0
         self.results: list[tuple[str, str, str]] = []  # name, outcome and text of each test that has ended
-        self._lock = threading.Lock()
+        self._may_refer = False  # to objects: from when the tests have named a class on
+        self._handles: dict[str, Handle] = {}
+        self._exceptions: dict[str, type[Exception]] = {}
+        self._lock = threading.RLock()  # an object that is a key is asked for its hash while a reply is being read
 
-    def function(self, name: str) -> Callable[..., Any]:
-        """Return a function that calls the program's."""
+    def named(self, name: str) -> Any:
+        """Return what stands for a function or class of the program."""
+        if is_exception_name(name):  # `except` and assertRaises want a real one
+            return self._exceptions.setdefault(name, type(name, (Exception,), {}))
+        self._may_refer = self._may_refer or is_class_name(name)
+        return Named(name, self.ask)
 
-        def stand_in(*args: Any, **kwargs: Any) -> Any:
-            return self._call(name, list(args), kwargs)
-
-        stand_in.__name__ = name
-        return stand_in
-
-    def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def ask(self, operation: str, target: Handle, /, *args: Any, **kwargs: Any) -> Any:
+        """Have the program do something; see `code_unit_solution`."""
         try:
-            request = encode((name, args, kwargs))
+            request = encode((operation, [target, *args], kwargs, self._may_refer), reference_of)
         except TypeError as error:
             if self.num_calls:  # what the program returned before may have made it so, as the root of -1 is complex
                 self.failure = ("not data", f"the tests would pass {error}")
                 raise ProgramFailedError(*self.failure) from None
-            self.fault(f"the tests pass {error} to {name}, and only plain data can be passed")
+            self.fault(f"the tests pass {error} to {reference_of(target)}, and only plain data can be passed")
             raise ProgramFailedError from None
         except ValueError as error:  # what the program returned before may have made it so deep
             self.failure = ("not data", f"the tests would pass {error}")
@@ -61,27 +65,34 @@ class Relay:
                 self.num_calls += 1
                 self.events.put(("call", request))
                 kind, payload = self.replies.get()
-                return self._result(kind, payload, args)
+                return self._result(operation, kind, payload, [*args])
         raise ProgramFailedError(*self.failure)
 
-    def _result(self, kind: str, payload: bytes, args: list[Any]) -> Any:
+    def _result(self, operation: str, kind: str, payload: bytes, args: list[Any]) -> Any:
         reply: Any = ("forged", "a reply that cannot be read")
         try:
-            reply = decode(payload)
+            reply = decode(payload, resolve=self._handle if self._may_refer else None)
             if kind == "value":
                 value, changed = reply
                 if changed is not None:
                     write_back(args, changed)
                 return value
             if kind == "raised":
-                names, text = reply
-                error = rebuild(names, text)
+                own, names, text = reply
+                error = rebuild_own([self._exceptions[n] for n in own if n in self._exceptions], names, text)
         except (TypeError, ValueError):
             kind, reply = "failed", ("forged", "a reply that cannot be read")
         if kind == "raised":
+            if isinstance(error, StopIteration) and operation != "next":
+                error = RuntimeError("the program raised StopIteration")  # it would end the tests' loops, as all(map())
             raise error
         self.failure = (str(reply[0]), str(reply[1]))
         raise ProgramFailedError(*self.failure)
+
+    def _handle(self, reference: str) -> Handle:
+        if not reference.startswith("#"):
+            raise ValueError(f"{reference!r} stands for no object")
+        return self._handles.setdefault(reference, Handle(reference, self.ask))  # one object, one handle
 
     def fault(self, text: str) -> None:
         """Say that the tests cannot be run, whatever the program."""
@@ -144,7 +155,7 @@ def _load(entry_point: str | None) -> ModuleType | None:
     sys.modules["tests"] = module
     _execute("prelude.py", module)
     if entry_point is not None:
-        vars(module).update({entry_point: _relay.function(entry_point), "candidate": _relay.function(entry_point)})
+        vars(module).update({entry_point: _relay.named(entry_point), "candidate": _relay.named(entry_point)})
     try:
         _execute("tests.py", module)
     except BaseException as error:
@@ -155,10 +166,10 @@ def _load(entry_point: str | None) -> ModuleType | None:
     return module
 
 
-def _attribute(name: str) -> Callable[..., Any]:
+def _attribute(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    return _relay.function(name)
+    return _relay.named(name)
 
 
 def _execute(name: str, module: ModuleType) -> None:
@@ -174,7 +185,7 @@ def _collect(module: ModuleType, entry_point: str | None) -> list[Callable[[], o
         elif name.startswith("test_") and callable(value):
             found.append(lambda name=name, value=value: _function(name, value))  # type: ignore[misc]
         elif name == "check" and callable(value) and entry_point is not None:
-            found.append(lambda value=value: _function("check", lambda: value(_relay.function(entry_point))))  # type: ignore[misc]
+            found.append(lambda value=value: _function("check", lambda: value(_relay.named(entry_point))))  # type: ignore[misc]
     if not found and _relay.num_calls:
         _relay.finished("the file", "passed", "")  # its assertions stand at its top level
     return found

@@ -1,4 +1,4 @@
-"""Runs inside a sandbox beside tests: what a program's reply becomes there."""
+"""Runs inside sandboxes: what becomes of arguments and exceptions that crossed from one to the other."""
 
 import builtins
 from typing import Any  # of plain data whose form the program chose
@@ -40,3 +40,15 @@ def rebuild(names: list[str], text: str) -> Exception:
             except TypeError:
                 continue  # UnicodeDecodeError and its like want more
     return RuntimeError(text)
+
+
+def rebuild_own(kinds: list[type[Exception]], names: list[str], text: str) -> Exception:
+    """Return an exception that is of all these types, and of a built-in one as `rebuild` makes it."""
+    error = rebuild(names, text)
+    if not kinds:
+        return error
+    try:
+        made = type(kinds[0].__name__, (*kinds, type(error)), {})(text)
+    except TypeError:  # types that cannot be joined
+        made = kinds[0](text)
+    return made  # type: ignore[no-any-return]

@@ -1,35 +1,49 @@
 """Plain data as bytes: what crosses the border of a sandbox, in both directions.
 
-It also runs inside sandboxes, so it imports nothing. `decode` takes bytes that a hostile program may have forged: they
-become None, bool, int, float, str, bytes, list, tuple, set, frozenset and dict of exactly these types, or a ValueError.
+It also runs inside sandboxes, so it imports next to nothing. `decode` takes bytes that a hostile program may have
+forged: they become None, bool, int, float, str, bytes, list, tuple, set, frozenset and dict of exactly these types, or
+a ValueError. Objects cross only where both sides agree on references to them: texts that stand in their place.
 """
+
+from collections.abc import Callable
 
 MAX_DEPTH = 64
 _MAX_SAME_HASH = 64  # keys of one hash in one table: more would make it slow on purpose
 _CONTAINERS = {list: b"l", tuple: b"t", set: b"e", frozenset: b"z", dict: b"d"}
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes, *_CONTAINERS})
 _CONSTANTS = {b"N": None, b"T": True, b"F": False}
 _ESCAPES = "surrogatepass"
 
 
-def encode(value: object) -> bytes:
+def encode(value: object, refer: Callable[[object], str | None] | None = None) -> bytes:
     """Return plain data as bytes; subclasses count as what they extend, numpy's numbers and arrays as Python's.
+
+    Args:
+        value: The data.
+        refer: Gives the text that stands for an object, or None for what is to be written as plain data; it is not
+            asked about values of the plain types themselves.
 
     Raises:
         TypeError: It is, or holds, something else.
         ValueError: It is nested more than `MAX_DEPTH` deep.
     """
     parts: list[bytes] = []
-    _write(value, parts, MAX_DEPTH)
+    _write(value, parts, MAX_DEPTH, refer)
     return b"".join(parts)
 
 
-def decode(data: bytes, max_values: int = 1_000_000) -> object:
+def decode(data: bytes, max_values: int = 1_000_000, resolve: Callable[[str], object] | None = None) -> object:
     """Return what `encode` was given.
+
+    Args:
+        data: The bytes.
+        max_values: Most values that they may hold.
+        resolve: Gives the object that a text stands for; without it, nothing may stand for an object.
 
     Raises:
         ValueError: The bytes are not of that form, hold more values, or are nested too deeply.
     """
-    reader = _Reader(data, max_values)
+    reader = _Reader(data, max_values, resolve)
     value = reader.read(MAX_DEPTH)
     if reader.position != len(data):
         raise ValueError(f"{len(data) - reader.position} bytes too many")
@@ -48,9 +62,12 @@ def decode_all(data: bytes, max_values: int = 1_000_000) -> tuple[list[object], 
     return values, True
 
 
-def _write(value: object, parts: list[bytes], depth: int) -> None:
+def _write(value: object, parts: list[bytes], depth: int, refer: Callable[[object], str | None] | None = None) -> None:
     kind = type(value)
-    if value is None or kind is bool:
+    if refer is not None and kind not in _PLAIN and (reference := refer(value)) is not None:
+        text = reference.encode("utf-8", _ESCAPES)
+        parts.append(b"o%d:%s" % (len(text), text))
+    elif value is None or kind is bool:
         parts.append(b"N" if value is None else b"T" if value else b"F")
     elif issubclass(kind, int):
         parts.append(b"i%s;" % int.__format__(value, "x").encode())  # type: ignore[arg-type]
@@ -62,21 +79,23 @@ def _write(value: object, parts: list[bytes], depth: int) -> None:
     elif issubclass(kind, bytes):
         parts.append(b"b%d:%s" % (bytes.__len__(value), value))  # type: ignore[arg-type]
     elif kind.__module__ == "numpy" and hasattr(kind, "tolist"):
-        _write(value.tolist(), parts, depth - 1)  # type: ignore[attr-defined]
+        _write(value.tolist(), parts, depth - 1, refer)  # type: ignore[attr-defined]
     else:
-        _write_container(value, kind, parts, depth)
+        _write_container(value, kind, parts, depth, refer)
 
 
-def _write_container(value: object, kind: type, parts: list[bytes], depth: int) -> None:
+def _write_container(
+    value: object, kind: type, parts: list[bytes], depth: int, refer: Callable[[object], str | None] | None
+) -> None:
     if depth <= 0:
         raise ValueError(f"something nested more than {MAX_DEPTH} deep")
     for container, tag in _CONTAINERS.items():
         if issubclass(kind, container):
             parts.append(b"%s%d:" % (tag, container.__len__(value)))
             for item in container.__iter__(value):
-                _write(item, parts, depth - 1)
+                _write(item, parts, depth - 1, refer)
                 if container is dict:
-                    _write(dict.__getitem__(value, item), parts, depth - 1)
+                    _write(dict.__getitem__(value, item), parts, depth - 1, refer)
             return
     raise TypeError(f"an object of type {kind.__name__}")
 
@@ -84,8 +103,9 @@ def _write_container(value: object, kind: type, parts: list[bytes], depth: int) 
 class _Reader:
     """Reads values off bytes, each at `position`."""
 
-    def __init__(self, data: bytes, max_values: int) -> None:
+    def __init__(self, data: bytes, max_values: int, resolve: Callable[[str], object] | None = None) -> None:
         self._data = data
+        self._resolve = resolve
         self._values_left = max_values
         self.position = 0
 
@@ -109,6 +129,8 @@ class _Reader:
             return self._take(size).decode("utf-8", _ESCAPES)
         if tag == b"b":
             return self._take(size)
+        if tag == b"o" and self._resolve is not None:
+            return self._resolve(self._take(size).decode("utf-8", _ESCAPES))
         return self._read_container(tag, size, depth)
 
     def _read_container(self, tag: bytes, size: int, depth: int) -> object:

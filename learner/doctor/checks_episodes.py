@@ -22,10 +22,12 @@ FEWEST_GROUPS = 8
 FAILURE_STAGES = {
     FailureKind.ENV: (Stage.ENVIRONMENT, "run `turngym envs check` on the environment"),
     FailureKind.ENV_TIMEOUT: (Stage.ENVIRONMENT, "make its steps quicker, or raise --env_pool.timeout_s"),
+    FailureKind.ENV_UNAVAILABLE: (Stage.ENVIRONMENT, "mend what its message names, or give it more room (--env_pool)"),
     FailureKind.REWARD: (Stage.REWARD, "call the reward function by hand on the episode named here"),
     FailureKind.GRADER: (Stage.REWARD, "look at the labels named here; the grader could give no verdict"),
     FailureKind.TEMPLATE: (Stage.ROLLOUT, "look at the messages that the model's chat template cannot render"),
     FailureKind.PROMPT_TOO_LONG: (Stage.TASKS, "raise --data.max_len, or leave long prompts out"),
+    FailureKind.LOST: (Stage.ROLLOUT, "engines die or hang under these episodes: see what the run says of each"),
     FailureKind.STALE: (Stage.ROLLOUT, "the learner is too slow for the episodes in flight: keep fewer in flight"),
 }
 """Stage and remedy by kind; all other kinds are the engine's."""

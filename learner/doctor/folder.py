@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError
-from ...executors.store import StoredTrajectory
+from ...errors import ConfigError, TrajectoryError
+from ...executors.store import StoredTrajectory, read_records
 from ...executors.store_format import from_record
+from ...executors.store_parts import parts_in
 from .series import Series
 
 Json = dict[str, Any]  # Any: JSON
@@ -203,19 +204,17 @@ def _summary(path: Path, complaints: list[str]) -> Json | None:
 
 
 def _episodes(folder: Path, complaints: list[str]) -> tuple[StoredTrajectory, ...]:
-    paths = sorted(folder.glob("step_*.jsonl"), key=lambda path: (len(path.name), path.name))
+    paths = parts_in(folder)
     if len(paths) > MOST_FILES:
         complaints.append(f"of {len(paths)} steps in trajectories/{folder.name}, {MOST_FILES} were read")
         paths = [paths[i] for i in np.linspace(0, len(paths) - 1, MOST_FILES).round().astype(int)]
     episodes: list[StoredTrajectory] = []
     for path in paths:
-        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-            if not line.strip():
-                continue
+        for source, record in read_records(path, complaints.append):
             try:
-                episodes.append(StoredTrajectory(*from_record(json.loads(line), f"{path.name}:{number}")))
-            except (ValueError, LookupError, TypeError, AttributeError) as error:  # cut off, or another format
-                complaints.append(f"trajectories/{folder.name}/{path.name}, line {number} cannot be read: {error!r}")
+                episodes.append(from_record(record, source))
+            except TrajectoryError as error:  # another format
+                complaints.append(str(error))
     return tuple(episodes)
 
 

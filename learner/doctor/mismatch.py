@@ -37,8 +37,6 @@ GROWS, MONOTONE, FEWEST_STEPS = 3.0, 0.8, 6
 """Late by early kl_k3, rank correlation with the step, and steps, from which on it grows and does not wander."""
 RESETS = 3.0
 """kl_k3 before a restart by that after it."""
-RESTART_VERSIONS = 3
-"""Versions from one step to the next when the run was restarted between them: a start publishes two, a step one."""
 AGES = 3.0
 """kl_k3 of the oldest tokens by that of the freshest, from which on age matters."""
 
@@ -178,6 +176,7 @@ def _dtype(run: Run) -> str | None:
 
 
 def _restarts(run: Run) -> tuple[int, ...]:
-    versions = run.series("version")
-    pairs = zip(versions.values, versions.values[1:], versions.steps[1:], strict=False)
-    return tuple(step for before, after, step in pairs if after - before >= RESTART_VERSIONS)
+    """Return the first step of each part of the run but the first."""
+    parts = run.series("part")
+    pairs = zip(parts.values, parts.values[1:], parts.steps[1:], strict=False)
+    return tuple(step for before, after, step in pairs if after > before)

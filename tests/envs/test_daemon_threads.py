@@ -89,3 +89,19 @@ def test_a_hung_call_does_not_hold_up_the_process() -> None:
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+async def test_a_cancellation_that_comes_with_the_result_is_not_lost() -> None:
+    threads = DaemonThreads(1, "t")
+    may_end = threading.Event()
+    call = asyncio.ensure_future(threads.call(may_end.wait, timeout_s=30, what="it"))
+    coroutine = call.get_coro()
+    assert coroutine is not None
+    while "call" not in coroutine.cr_frame.f_locals or not coroutine.cr_frame.f_locals["call"].started.done():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # now it waits for the result
+    coroutine.cr_frame.f_locals["call"].result.set_result(True)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    may_end.set()

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from turngym.envs.repository import seal
+from turngym.envs.repository import HistoryAttempt, history_attempts, seal
 from turngym.errors import ConfigError
 from turngym.sandbox.local.backend import LocalSandbox
 from turngym.sandbox.tar_check import check_tar
@@ -91,3 +91,58 @@ def test_what_cannot_be_sealed_is_named(repository, tmp_path):
     git(repository, "commit", "-qm", "link")
     with pytest.raises(ConfigError, match="holds a link, 'link'"):
         seal(repository, "main")
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("git log --all -S secret_fix_name", "git log"),
+        ("cd /repo && git --no-pager -c color.ui=never log -p | head", "git log"),
+        ("git -C . show origin/main:code.py", "git show"),
+        ("/usr/bin/git reflog", "git reflog"),
+        ("true;git fsck --lost-found", "git fsck"),
+        ("git stash list", "git stash list"),
+        ("git branch -a", "git branch -a"),
+        ("git tag", "git tag"),
+        ("git fetch origin pull/7/head", "git fetch"),
+        ("git remote add up https://example.com/x.git", "git remote"),
+        ("git diff origin/main -- code.py", "git diff origin/main"),
+        ("git checkout HEAD~1 -- code.py", "git checkout HEAD~1"),
+        ("git reset --hard ORIG_HEAD", "git reset ORIG_HEAD"),
+        ("git checkout 7fcacd6", "git checkout 7fcacd6"),
+        ("ls .git/objects", ".git/objects"),
+        ("cat ./.git/packed-refs", "./.git/packed-refs"),
+        ("GIT_DIR=/elsewhere git status", "GIT_DIR=/elsewhere"),
+        ("import subprocess\nsubprocess.run(['git', 'log', '-p'])", "git log"),
+        ("import os\nprint(os.popen('git show v2').read())", "git show"),
+        ("from git import Repo", "import git"),
+        ("import pygit2", "pygit2"),
+        ("open('.git/HEAD').read()", ".git/HEAD"),
+        ("pip download package==2.0", "pip download"),
+        ("python -m pip download package", "pip download"),
+        ("curl -L https://raw.githubusercontent.com/o/r/main/code.py", "githubusercontent.com"),
+    ],
+)
+def test_attempts_to_reach_history_are_named(command, what):
+    assert history_attempts(["ls", command, "pytest"]) == (HistoryAttempt(command, what),)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git status", "git diff", "git diff HEAD -- code.py", "git add -A && git commit -m 'fix it'", "git stash",
+        "git checkout -- code.py", "git stash pop", "git branch mine", "git grep -n show", "git apply fix.patch",
+        "cat .gitignore .gitattributes", "ls .github/workflows", "grep -rn --exclude-dir=.git name .",
+        "find . -path ./.git -prune -o -name '*.py' -print", "rg -g '!.git/' name", "pip install -e .",
+        "git diff | grep log", "echo legit log", "import math\nmath.log(2)", "", "git", "git -c",
+        "print('digit', 'log')",
+    ],
+)  # fmt: skip
+def test_work_in_the_one_commit_is_no_attempt(command):
+    assert history_attempts([command]) == ()
+
+
+@pytest.mark.timeout(60)  # reading each word's rest anew would take hours
+@pytest.mark.parametrize("word", ["git -c ", "git x ", "git -git ", "/.git_", "git diff a ", "\n;git"])
+def test_long_commands_take_no_time(word):
+    assert history_attempts([word * 20_000]) == ()

@@ -10,8 +10,8 @@ from turngym.envs.base import Env
 from turngym.envs.task import Task
 from turngym.errors import EngineDeadError, EngineError
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
-from turngym.executors.retry import retrying, stable_seed
-from turngym.executors.trajectory import EndReason, FailureKind
+from turngym.executors.retry import pause_s, retrying, stable_seed
+from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory
 
 SAMPLING = Sampling(max_tokens=4)
 
@@ -22,7 +22,7 @@ def test_a_retried_episode_starts_afresh(multi_turn, echo, task):
     aborted = Reply([66], [-1.0], stop_reason=StopReason.ABORT)
     engine = ScriptedEngine([[65], [65], aborted, [67], [68], [69]])
     executor = multi_turn(lambda: echo(turns=3, calls=calls))
-    trajectory = asyncio.run(retrying(executor, task, 5, engine, SAMPLING))
+    trajectory = asyncio.run(retrying(executor, task, 5, engine, SAMPLING, backoff_s=0.0))
     assert trajectory.end_reason is EndReason.TERMINATED
     assert trajectory.attempt == 5
     (sequence,) = trajectory.sequences
@@ -49,7 +49,10 @@ def test_a_hundred_episodes_with_missing_logprobs_and_aborts(multi_turn, echo):
 
     async def main():
         engine = ScriptedEngine(script)
-        runs = (retrying(executor, Task(id=str(i)), i % 8, engine, SAMPLING, max_retries=1) for i in range(100))
+        runs = (
+            retrying(executor, Task(id=str(i)), i % 8, engine, SAMPLING, max_retries=1, backoff_s=0.0)
+            for i in range(100)
+        )
         return await asyncio.gather(*runs)
 
     trajectories = asyncio.run(main())
@@ -71,7 +74,7 @@ def test_retries_are_bounded(multi_turn, task):
             raise OSError("down")
 
     engine = ScriptedEngine()
-    trajectory = asyncio.run(retrying(multi_turn(Breaks), task, 0, engine, SAMPLING, max_retries=3))
+    trajectory = asyncio.run(retrying(multi_turn(Breaks), task, 0, engine, SAMPLING, max_retries=3, backoff_s=0.0))
     assert trajectory.failure.kind is FailureKind.ENV
     assert len(trajectory.earlier_failures) == 3
 
@@ -133,6 +136,66 @@ def test_a_request_that_fails_once_is_tried_again(multi_turn, echo, task):
     trajectory = asyncio.run(retrying(multi_turn(lambda: echo(turns=1)), task, 0, engine, SAMPLING))
     assert trajectory.is_valid
     assert "queue full" in trajectory.earlier_failures[0].message
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_each_kind_of_failure_is_retried_or_not(task, monkeypatch, kind):
+    """FAULTS 1, 23, 24, 27: what may pass is tried again, after a pause that grows."""
+    once = {"engine_dead", "template", "prompt_too_long", "env_unavailable", "cancelled", "lost", "stale"}
+    pauses = []
+    runs = []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+
+    class Fails:
+        async def run(self, task, attempt, generator, sampling, seed_for=None):
+            runs.append(attempt)
+            failure = Failure(kind, f"try {len(runs)}", 0)
+            return Trajectory(task, attempt, (), (), np.zeros(0), (), EndReason.FAILED, failure)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    trajectory = asyncio.run(retrying(Fails(), task, 7, ScriptedEngine(), SAMPLING, max_retries=4, backoff_s=2.0))
+    assert trajectory.failure.kind is kind
+    if kind.value in once:
+        assert (runs, pauses, trajectory.earlier_failures) == ([7], [], ())
+    else:
+        assert runs == [7] * 5
+        assert [failure.message for failure in trajectory.earlier_failures] == [f"try {n}" for n in (1, 2, 3, 4)]
+        assert all(0 <= pause <= bound for pause, bound in zip(pauses, (2, 4, 8, 16), strict=True))
+        assert len(set(pauses)) == 4
+
+
+def test_pauses_are_bounded_and_drawn():
+    drawn = [pause_s(20, 0.5) for _ in range(200)]
+    assert max(drawn) <= 30
+    assert max(drawn) > 20
+    assert min(drawn) < 10
+    assert pause_s(3, 0.0) == 0.0
+
+
+async def test_an_environment_that_raises_only_sometimes_costs_no_attempt(multi_turn):
+    """A third of all steps fail at random: with retries every attempt ends valid, its first failures told."""
+    rng = np.random.default_rng(0)
+
+    class Moody(Env):
+        def reset(self, *, seed=None, options=None):
+            return "go", {}
+
+        def step(self, action):
+            if rng.random() < 1 / 3:
+                raise ConnectionError("reset by peer")
+            return "", 1.0, True, False, {}
+
+    executor = multi_turn(Moody)
+    engine = ScriptedEngine(lambda request: [65])
+    runs = (
+        retrying(executor, Task(id=str(i)), 0, engine, SAMPLING, max_retries=12, backoff_s=0.001) for i in range(60)
+    )
+    trajectories = await asyncio.gather(*runs)
+    assert all(t.is_valid for t in trajectories)
+    assert 10 < sum(len(t.earlier_failures) for t in trajectories) < 60
+    assert executor.env_pool.stats().families["Moody"].num_opened == 0
 
 
 def test_seeds_are_the_same_in_every_process():

@@ -1,10 +1,11 @@
 """The run folder keeps an earlier run, and forgets only the steps that are taken again."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, StoreError
 from turngym.learner.run_folder import RunFolder
 
 
@@ -33,8 +34,8 @@ def test_steps_after_the_checkpoint_are_forgotten_with_their_trajectories(tmp_pa
     assert folder.forget_steps_after(2) == [{"step": 1}, {"step": 2}]
     assert (folder.root / "metrics.jsonl").read_text().count("\n") == 2
     assert sorted(path.name for path in folder.train_store.folder.iterdir()) == [
-        "step_000001.jsonl",
-        "step_000002.jsonl",
+        "step_000001.jsonl.gz",
+        "step_000002.jsonl.gz",
     ]
 
 
@@ -61,3 +62,27 @@ def test_the_folder_one_stands_in_is_not_moved_away(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="from within"):
         RunFolder(Path("."), resumes=False)
+
+
+def test_numbers_that_a_full_disk_refused_are_written_later(small_disk):
+    folder = RunFolder(small_disk / "run", resumes=False)
+    folder.append_metrics({"step": 1})
+    fill(small_disk)
+    for step in (2, 3):
+        with pytest.raises(StoreError, match=r"metrics.jsonl': No space left on device; free some space"):
+            folder.append_metrics({"step": step, "filler": "x" * 8000})
+    path = small_disk / "run" / "metrics.jsonl"
+    assert path.read_text() == '{"step": 1}\n'  # no half line
+    (small_disk / "ballast").unlink()
+    folder.append_metrics({"step": 4})
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
+
+
+def test_what_is_trained_is_kept_with_the_trajectories(tmp_path):
+    folder = RunFolder(tmp_path / "run", resumes=False, agent="env:Guess")
+    assert (folder.train_store.env, folder.eval_store.env) == ("env:Guess", "env:Guess")
+
+
+def fill(disk: Path) -> None:
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        assert file.write(bytes(1 << 20)) < 1 << 20  # as much as there is room for

@@ -1,7 +1,6 @@
 """Graders that run code: what is right passes, and nothing else does."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -39,13 +38,13 @@ FORMS: dict[str, CodeTests] = {"calls": CALLS, "check": UnitTests(CHECK, "add"),
 
 
 async def grade(sandbox: Sandbox, tests: CodeTests, code: str, **options) -> CodeVerdict:
-    options = {"test_s": 1.0, "total_s": 4.0, "memory_bytes": 256 << 20, **options}
+    options = {"test_s": 20.0, "total_s": 60.0, "memory_bytes": 256 << 20, **options}
     return await tests.grade(code, Grading(sandbox, **options))
 
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_the_right_program_passes(sandbox: Sandbox, form: str) -> None:
-    verdict = await grade(sandbox, FORMS[form], RIGHT, test_s=10, total_s=30)
+    verdict = await grade(sandbox, FORMS[form], RIGHT)
     assert verdict.is_correct
     assert verdict.failure is None
     assert verdict.share == 1.0
@@ -66,13 +65,13 @@ async def test_hacks_score_nothing(sandbox: Sandbox, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_what_is_expected_is_nowhere_to_be_found(sandbox: Sandbox, form: str) -> None:
-    verdict = await grade(sandbox, FORMS[form], SEARCH, test_s=20, total_s=60)
+    verdict = await grade(sandbox, FORMS[form], SEARCH)
     assert set(verdict.outcomes) == {"wrong"}, verdict
 
 
 async def test_the_search_finds_what_is_there(sandbox: Sandbox) -> None:
     tests = CallTests("add", (Call((734_033, 0), 734_033),))
-    assert (await grade(sandbox, tests, SEARCH, test_s=20, total_s=60)).is_correct
+    assert (await grade(sandbox, tests, SEARCH)).is_correct
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -114,7 +113,7 @@ def add(a, b):
     return a + b
 """
     tests = CallTests("add", tuple(Call((a, 10), a + 10) for a in range(8)))
-    verdict = await grade(sandbox, tests, code, test_s=0.5, total_s=20)
+    verdict = await grade(sandbox, tests, code, test_s=0.5)
     assert verdict.outcomes == (
         "error", "timeout", "error", "exited", "wrong", "not data", "passed", "passed",
     )  # fmt: skip
@@ -131,9 +130,8 @@ async def test_calls_do_not_see_each_other(sandbox: Sandbox) -> None:
 
 async def test_the_time_of_all_calls_is_bounded(sandbox: Sandbox) -> None:
     tests = CallTests("add", tuple(Call((a, 10), a + 10) for a in range(20)))
-    started = time.monotonic()
-    verdict = await grade(sandbox, tests, HACKS["infinite loop in the call"], test_s=0.5, total_s=1.2)
-    assert time.monotonic() - started < 6
+    async with asyncio.timeout(50):  # one call alone may take longer
+        verdict = await grade(sandbox, tests, HACKS["infinite loop in the call"], test_s=60, total_s=0.5)
     assert set(verdict.outcomes) == {"timeout"}
 
 
@@ -183,7 +181,8 @@ def add(a, b):
         '("failed", encode(("passed", "")))',
         '("done", b"")',
         '("value", b"forged")',
-        '("raised", encode((["SystemExit", "KeyboardInterrupt", "BaseException"], "")))',
+        '("raised", encode(([], ["SystemExit", "KeyboardInterrupt", "BaseException"], "")))',
+        '("raised", encode((["AddTest", 3], ["StopIteration"], "")))',
         '("value", encode((3, [1, 2, 3, 4])))',
         "None",
     ):
@@ -227,10 +226,10 @@ def change(x):
     elif isinstance(x, set):
         x.add(9)
 """
-    verdict = await grade(sandbox, tests, code, total_s=20)
+    verdict = await grade(sandbox, tests, code)
     assert verdict.is_correct, verdict
     assert verdict.num_tests == 4
-    verdict = await grade(sandbox, tests, "def change(x): pass", total_s=20)
+    verdict = await grade(sandbox, tests, "def change(x): pass")
     assert verdict.outcomes == ("wrong", "wrong", "wrong", "passed")
 
 
@@ -266,7 +265,7 @@ def fail(how):
     if how == "exit": raise SystemExit(0)
     if how == "dead": os._exit(0)
 """
-    verdict = await grade(sandbox, tests, code, total_s=20)
+    verdict = await grade(sandbox, tests, code)
     outcomes = ("error", "passed", "exited", "passed", "passed", "passed", "error")
     assert verdict.outcomes == outcomes  # by name: base, builtin, dead, expected, odd, own, wrong_kind
 
@@ -274,11 +273,11 @@ def fail(how):
 async def test_a_dead_program_is_started_again_for_the_next_test_but_not_for_ever(sandbox: Sandbox) -> None:
     tests = UnitTests("\n".join(f"def test_{i}(): assert candidate({i}) == {i}" for i in range(8)), "f")
     code = "import os\ndef f(x):\n    if x % 2: os._exit(0)\n    return x\n"
-    verdict = await grade(sandbox, tests, code, total_s=20)
+    verdict = await grade(sandbox, tests, code)
     assert verdict.outcomes == (
         "passed", "exited", "passed", "exited", "passed", "exited", "exited", "exited",
     )  # fmt: skip
-    early = await grade(sandbox, tests, code, stops_early=True, total_s=20)
+    early = await grade(sandbox, tests, code, stops_early=True)
     assert early.outcomes == ("passed", "exited")
 
 
@@ -314,7 +313,7 @@ async def test_values_that_jam_the_tests_are_the_programs_fault(sandbox: Sandbox
     tests = UnitTests(
         "def test_a():\n    for i in range(add(1, 2)): pass\n    assert i == 2\ndef test_b(): pass", "add"
     )
-    verdict = await grade(sandbox, tests, "def add(a, b): return 10 ** 18")
+    verdict = await grade(sandbox, tests, "def add(a, b): return 10 ** 18", test_s=1)
     assert verdict.outcomes == ("timeout",)
     assert (await grade(sandbox, tests, RIGHT)).is_correct
 
@@ -358,7 +357,8 @@ async def test_output_tests(sandbox: Sandbox) -> None:
         "1/0": "error",
         "print('all tests passed')": "wrong",
     }.items():
-        verdict = await grade(sandbox, tests, code, total_s=2)
+        limit_s = 0.5 if outcome == "timeout" else 20
+        verdict = await grade(sandbox, tests, code, test_s=limit_s)
         assert verdict.outcomes == (outcome, outcome), code
     assert "ZeroDivisionError" in (await grade(sandbox, tests, "1/0")).failure
 
@@ -373,7 +373,6 @@ async def test_the_time_of_all_runs_is_bounded(unsafe: UnsafeSandbox) -> None:
     verdict = await grade(unsafe, tests, "import time; time.sleep(10)", test_s=0.3, total_s=0.5)
     assert verdict.outcomes == ("timeout",) * 10
     assert unsafe.num_runs == 2
-    assert verdict.wall_s < 2
 
 
 def test_the_first_tests_can_be_public() -> None:

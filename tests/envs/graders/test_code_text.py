@@ -1,7 +1,5 @@
 """Which code an answer holds."""
 
-import time
-
 import pytest
 
 from turngym.envs.graders.code_text import Block, fenced_blocks, final_code, without_code
@@ -55,9 +53,8 @@ def test_text_without_its_code() -> None:
     assert without_code("a\n```python\n1\n```\nb\n```text\n2\n```") == "a\nb\n2\n"
 
 
+@pytest.mark.timeout(60)  # looking for each fence's end anew would take hours
 def test_long_answers_take_no_time() -> None:
-    started = time.perf_counter()
     for text in ("`" * 1_000_000, "```\n" * 250_000, " " * 1_000_000, "```python\n" * 100_000, "~" * 500_000 + "`"):
         final_code(text)
         without_code(text)
-    assert time.perf_counter() - started < 3

@@ -40,6 +40,7 @@ def healthy_row(i: int, rng: np.random.Generator, steps: int) -> dict[str, Any]:
     return {
         "step": i + 1,
         "version": i + 3,
+        "part": 1,
         "rollout/tokens": 1150 - 500 * done + rng.normal(0, 30),
         "rollout/turns": 1.0,
         "attempts/failed": 0,

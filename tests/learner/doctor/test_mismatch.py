@@ -134,7 +134,7 @@ def test_the_longest_lag_stands_for_all_beyond_it(make_run):
 
 
 CACHE_OFF = {"vllm.enable_prefix_caching": False}
-RESTARTED = {"version": lambda i: i + 3 if i < 13 else i + 5}
+RESTARTED = {"part": lambda i: 1 if i < 13 else 2}
 
 
 @pytest.mark.parametrize(
@@ -199,6 +199,6 @@ def test_old_data_with_ratio_one_and_no_correction(make_run):
     assert "uncorrected_staleness" not in diagnose(make_run(settings=off)).findings
 
 
-def test_restarts_are_seen_in_the_versions(make_run):
+def test_restarts_are_seen_in_the_parts(make_run):
     assert measure(make_run()).restarts == ()
     assert measure(make_run(RESTARTED)).restarts == (14,)

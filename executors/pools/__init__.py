@@ -1,0 +1,1 @@
+"""Where environments live while their episodes run, and who may call them when."""

@@ -1,0 +1,122 @@
+"""Asynchronous environments: awaited on the event loop, each by the task of its episode."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ...envs.base import AsyncEnv
+from ...errors import DeadlineError, EnvError
+from .base import EnvFactory, Host, HostCounts, States, Ticket, bound, name_of
+from .states import OwnStates
+from .watchdog import Watchdog
+
+
+class LoopHost(Host):
+    """Awaits environments, and watches that none of them blocks the loop."""
+
+    def __init__(self) -> None:
+        self._own = OwnStates()
+        self._num_envs = 0
+        self._watchdog: Watchdog | None = None
+        self._blocked_before: dict[str, float] = {}  # of loops that are gone
+
+    async def make(self, factory: EnvFactory, family: str, ticket: Ticket) -> "LoopEnv":
+        """Make an environment on the loop."""
+        self._watch()
+        ticket.begin()
+
+        async def made() -> Any:
+            return factory()
+
+        env = await direct(made, f"making {name_of(factory)}", ticket.timeout_s)
+        self._own.introduce(family, type(env))
+        return self.adopt(env)
+
+    def adopt(self, env: AsyncEnv) -> "LoopEnv":
+        """Take in an environment that was made elsewhere."""
+        self._watch()
+        self._num_envs += 1
+        return LoopEnv(env, self._on_close)
+
+    @property
+    def blocked_s(self) -> dict[str, float]:
+        """Seconds that calls blocked the loop, by what they are called."""
+        blocked_s = dict(self._blocked_before)
+        for what, seconds in () if self._watchdog is None else self._watchdog.blocked_s.items():
+            blocked_s[what] = blocked_s.get(what, 0.0) + seconds
+        return blocked_s
+
+    def counts(self) -> HostCounts:
+        """Say how things stand."""
+        return HostCounts(num_envs=self._num_envs, loop_blocked_s=sum(self.blocked_s.values()))
+
+    async def states(self, timeout_s: float) -> States:
+        """Return what the classes of environments keep."""
+        return self._own.states()
+
+    def restore(self, states: States) -> None:
+        """Keep states for the first environments of their families."""
+        self._own.restore(states)
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._watchdog is None or self._watchdog.loop is not loop:
+            self._blocked_before = self.blocked_s
+            self._watchdog = Watchdog(loop, direct.__code__)
+
+    def _on_close(self) -> None:
+        self._num_envs -= 1
+        # Also when the pool is closed: episodes that run end as they do, and are watched until then.
+        if not self._num_envs and self._watchdog is not None:
+            self._blocked_before = self.blocked_s
+            self._watchdog.close()
+            self._watchdog = None
+
+
+class LoopEnv:
+    """An environment that its episode's task awaits."""
+
+    stays_in_task = True
+
+    def __init__(self, env: AsyncEnv, on_close: Callable[[], None]) -> None:
+        self._env = env
+        self._on_close = on_close
+        self.name = type(env).__name__
+        self.wants_query = bool(getattr(env, "wants_query", False))
+
+    def call(self, method: str, argument: Any, ticket: Ticket) -> Awaitable[object]:
+        """Await `reset` or `step`; a coroutine less on the way of every turn."""
+        ticket.begin()
+        return direct(bound(self._env, method, argument), f"{self.name}.{method}", ticket.timeout_s)
+
+    async def close(self, timeout_s: float) -> None:
+        """Await `close`."""
+        try:
+            await direct(self._env.close, f"{self.name}.close", timeout_s)
+        finally:
+            self._on_close()
+
+
+async def direct(function: Callable[[], Awaitable[object]], what: str, timeout_s: float) -> Any:
+    """Await an environment's coroutine in this task, so that what it opened can be closed by the same task.
+
+    The watchdog finds `what` in this function's frame.
+    """
+    task = asyncio.current_task()
+    deadline = asyncio.timeout(timeout_s)
+    try:
+        async with deadline:
+            outcome = await function()
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        raise DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s") from error
+    except asyncio.CancelledError as error:
+        if task is not None and task.cancelling():
+            raise
+        raise EnvError(f"{what} raised CancelledError, and nobody had cancelled it") from error
+    except SystemExit as error:
+        raise EnvError(f"{what} raised SystemExit: {error}") from error
+    if deadline.expired():  # it caught the cancellation and went on
+        raise DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s")
+    return outcome

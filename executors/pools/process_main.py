@@ -1,0 +1,64 @@
+"""The child's side of environments in processes: each worker calls its environments in its main thread."""
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...envs.base import AsyncEnv, Env
+from ...errors import EnvError
+from .base import EnvFactory, bound
+from .states import state_of, take_states
+
+_envs: dict[int, Env] = {}
+_classes: dict[str, type[Env]] = {}  # by family
+
+
+def call(method: str, arguments: bytes) -> Any:
+    """Do what the pool asks for; an environment's exit must not be the worker's."""
+    try:
+        return _METHODS[method](*pickle.loads(arguments))
+    except (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError) as error:
+        raise EnvError(f"the environment raised {error!r}") from None
+
+
+def _make(env_id: int, factory: EnvFactory, family: str, states: list[Any]) -> tuple[str, bool]:
+    """Make an environment; return its class's name and whether it wants queries."""
+    if not _classes:
+        np.random.seed()  # workers are forks of one process and would all draw the same
+    env = factory()
+    if isinstance(env, AsyncEnv):
+        raise EnvError(
+            f"{type(env).__name__} is asynchronous, which only showed when it was made; the factory must be the class "
+            "itself or an EnvFactory"
+        )
+    if family not in _classes:
+        take_states(type(env), states)
+        _classes[family] = type(env)
+    _envs[env_id] = env
+    return type(env).__name__, bool(getattr(env, "wants_query", False))
+
+
+def _call(env_id: int, method: str, argument: Any) -> object:
+    return bound(_envs[env_id], method, argument)()
+
+
+def _close(env_id: int) -> None:
+    env = _envs.pop(env_id, None)  # none where it could not be made
+    if env is not None:
+        env.close()
+
+
+def _states() -> dict[str, Any]:
+    found = {family: state_of(env_class) for family, env_class in _classes.items()}
+    return {family: state for family, state in found.items() if state is not None}
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "make": _make,
+    "call": _call,
+    "close": _close,
+    "states": _states,
+}

@@ -1,0 +1,1 @@
+"""`turngym traces`: recorded episodes shown, scored anew and replayed."""

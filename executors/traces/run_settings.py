@@ -1,0 +1,92 @@
+"""What a run's config.yaml says of its environment, model and limits, as far as episodes depend on it."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ...agents.base import Sampling
+from ...envs.factory import EnvFactory
+from ...envs.options import DataOptions, EnvPoolOptions, RewardOptions
+from ...envs.resolve import resolve
+from ...errors import ConfigError
+from ..limits import Limits
+from ..options import RolloutOptions
+from .options import ReplayOptions
+
+Options = TypeVar("Options")
+Tree = Mapping[str, Any]  # Any: YAML
+
+PROMPT = "env:Prompt"
+
+
+@dataclass(frozen=True)
+class EpisodeSettings:
+    """What an executor and its engine were made with."""
+
+    limits: Limits
+    sampling: Sampling
+    max_context: int
+    num_env_threads: int
+
+
+def environment(tree: Tree, options: ReplayOptions) -> EnvFactory:
+    """Return the run's environment, or another that is asked for.
+
+    Raises:
+        ConfigError: Nothing says which, or it cannot be.
+    """
+    own = (tree.get("agent") or PROMPT) if tree else None
+    agent = options.agent or own
+    if agent is None:
+        raise ConfigError("no config.yaml is near the episodes to say what was played; give --agent env:NAME")
+    kind, _, spec = agent.partition(":")
+    if kind != "env" or not spec:
+        raise ConfigError(f"--agent {agent!r}: wanted env:NAME, env:module:Class, env:path/to/file.py:Class")
+    arguments = dict(tree.get("agent_args") or {}) if agent == own else {}
+    if agent == PROMPT and tree:
+        reward, data = group(tree, "reward", RewardOptions()), group(tree, "data", DataOptions())
+        given = {"remote_url": reward.remote_url, "timeout_s": reward.timeout_s}
+        arguments = {**given, "apply_chat_template": data.apply_chat_template, **arguments}
+    return resolve(spec, {**arguments, **options.agent_args})
+
+
+def model_of(tree: Tree, given: str | None) -> str:
+    """Return the model whose tokenizer read the tokens.
+
+    Raises:
+        ConfigError: Nothing says which.
+    """
+    actor = tree.get("actor")
+    model = given or (actor.get("model_name_or_path") if isinstance(actor, dict) else None)
+    if not isinstance(model, str):
+        raise ConfigError(
+            "no config.yaml is near the episodes to say whose tokens these are; give --actor.model_name_or_path FOLDER"
+        )
+    return model
+
+
+def episode_settings(tree: Tree) -> EpisodeSettings:
+    """Return what the run's episodes might use; where the configuration is silent, the defaults of `turngym train`."""
+    rollout, data = group(tree, "rollout", RolloutOptions()), group(tree, "data", DataOptions())
+    pool, reward = group(tree, "env_pool", EnvPoolOptions()), group(tree, "reward", RewardOptions())
+    env_timeout_s = pool.timeout_s if reward.remote_url is None else max(pool.timeout_s, reward.timeout_s)
+    limits = Limits(
+        max_turns=rollout.max_turns,
+        max_turn_tokens=rollout.max_new_tokens,
+        max_episode_tokens=rollout.max_episode_tokens,
+        max_context=data.max_len,
+        max_seconds=rollout.max_seconds,
+        env_timeout_s=env_timeout_s,
+        generate_timeout_s=rollout.generate_timeout_s,
+    )
+    return EpisodeSettings(limits, Sampling(rollout.max_new_tokens or data.max_len), data.max_len, pool.num_threads)
+
+
+def group(tree: Tree, name: str, defaults: Options) -> Options:
+    """Return a group of options as the configuration has it; options that this version does not know are left out."""
+    content = tree.get(name)
+    if not isinstance(content, dict):
+        return defaults
+    known = {field.name for field in dataclasses.fields(defaults)}  # type: ignore[arg-type]
+    return dataclasses.replace(defaults, **{key: value for key, value in content.items() if key in known})  # type: ignore[type-var]

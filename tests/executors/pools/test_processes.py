@@ -1,0 +1,184 @@
+import asyncio
+import os
+import time
+
+import psutil
+import pytest
+
+from turngym.agents.base import Sampling
+from turngym.envs.base import Action, Env
+from turngym.envs.options import EnvPoolOptions
+from turngym.envs.task import Task
+from turngym.errors import DeadlineError, EnvError, EnvLostError, WorkerError
+from turngym.executors.engines.scripted import ScriptedEngine
+from turngym.executors.limits import Limits
+from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.pools.from_options import make_pool
+from turngym.executors.retry import retrying
+from turngym.executors.trajectory import FailureKind
+
+
+@pytest.fixture(scope="module")
+def shared_pool():
+    before = children()
+    pool = make_pool(EnvPoolOptions(backend="process", num_processes=2, max_memory_gib=0.5), 60.0)
+    yield pool
+    asyncio.run(closed(pool, before))
+
+
+@pytest.fixture
+def pool(shared_pool):
+    yield shared_pool
+    stats = shared_pool.stats()
+    assert stats.counts.num_envs == 0
+    assert {(f.running, f.waiting) for f in stats.families.values()} <= {(0, 0)}
+
+
+def children():
+    return {p.pid for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE}
+
+
+async def closed(pool, before):
+    """Close a pool, and wait until no process is left that was not there before."""
+    assert children() > before
+    pool.close()
+    deadline = time.monotonic() + 30
+    while children() - before:
+        assert time.monotonic() < deadline, "its processes are still there"
+        await asyncio.sleep(0.05)
+
+
+async def two_envs(pool, factory):
+    """Make environments until two share a worker; return them and one in the other worker."""
+    envs = [await pool.make(factory, 30) for _ in range(3)]
+    pids = []
+    for env in envs:
+        await env.reset(Task(id="t"), 30)
+        pids.append((await env.step(Action("pid"), 30))[0])
+    assert pids[0] == pids[2] != pids[1]
+    assert str(os.getpid()) not in pids
+    return envs[0], envs[2], envs[1]
+
+
+async def close_all(*envs):
+    for env in envs:
+        await env.close()
+
+
+async def test_environments_live_in_the_workers_with_the_fewest(pool, bad_env, tmp_path):
+    envs = await two_envs(pool, bad_env("Odd", log=str(tmp_path / "log")))
+    assert envs[0].name == "Odd"
+    assert pool.stats().counts.num_workers == 2
+    await close_all(*envs)
+    assert (tmp_path / "log").read_text() == "closed\n" * 3
+
+
+@pytest.mark.parametrize(
+    ("action", "timeout_s", "error", "words"),
+    [
+        (
+            "nap 60",
+            0.5,
+            DeadlineError,
+            "Odd.step took longer than its deadline of 0.5 s; its worker process was killed",
+        ),
+        ("hold 60", 0.5, DeadlineError, "deadline of 0.5 s"),
+        ("exit 3", 30, WorkerError, r"Odd\.step ended its worker process, which exited with status 3"),
+        ("segfault", 30, WorkerError, "killed by SIGSEGV"),
+        ("leak", 30, WorkerError, "ran out of the 0.5 GiB that --env_pool.max_memory_gib gives"),
+    ],
+)
+async def test_what_kills_a_worker_takes_down_only_what_lives_in_it(pool, bad_env, action, timeout_s, error, words):
+    killed = pool.stats().counts.num_killed
+    lost = 0 if "Odd" not in pool.stats().families else pool.stats().families["Odd"].num_lost
+    guilty, neighbour, other = await two_envs(pool, bad_env("Odd"))
+    step = asyncio.ensure_future(guilty.step(Action(action), timeout_s))
+    waiting = asyncio.ensure_future(neighbour.step(Action("pid"), 30))
+    with pytest.raises(error, match=words):
+        await step
+    with pytest.raises(EnvLostError, match=r"Odd was lost with the worker process it shared: Odd\.step"):
+        await waiting
+    assert (await other.step(Action("pid"), 30))[0].isdigit()
+    await close_all(guilty, neighbour, other)
+    assert pool.stats().counts.num_killed == killed + 1
+    assert pool.stats().families["Odd"].num_lost == lost + 1
+    await close_all(*await two_envs(pool, bad_env("Odd")))  # a fresh worker took over
+
+
+async def test_a_failure_of_the_environment_ends_nothing(pool, bad_env):
+    guilty, neighbour, other = await two_envs(pool, bad_env("Odd"))
+    for action, error, words in (
+        ("fail of its own", KeyError, "of its own"),
+        ("leave 3", EnvError, r"SystemExit\(3\)"),
+        ("unpicklable", LookupError, "cannot be written"),
+    ):
+        with pytest.raises(error, match=words):
+            await guilty.step(Action(action), 30)
+    assert (await neighbour.step(Action("pid"), 30))[0] == (await guilty.step(Action("pid"), 30))[0]
+    await close_all(guilty, neighbour, other)
+
+
+async def test_failures_are_typed_and_lost_attempts_begun_again(pool, bad_env, byte_agent):
+    engine = ScriptedEngine(lambda request: list(b"exit 3" if request.index == 0 else b"pid"))
+    executor = MultiTurn(byte_agent, bad_env("Odd"), pool, Limits())
+    trajectory = await retrying(executor, Task(id="t"), 0, engine, Sampling(max_tokens=16), backoff_s=0.0)
+    assert trajectory.is_valid
+    assert [failure.kind for failure in trajectory.earlier_failures] == [FailureKind.ENV]
+    engine = ScriptedEngine(lambda request: list(b"hold 60"))
+    executor = MultiTurn(byte_agent, bad_env("Odd"), pool, Limits(env_timeout_s=0.5))
+    trajectory = await executor.run(Task(id="t"), 0, engine, Sampling(max_tokens=16))
+    assert trajectory.failure.kind is FailureKind.ENV_TIMEOUT
+
+
+async def test_a_cancelled_step_ends_by_itself_and_then_the_environment_is_closed(pool, bad_env, until, tmp_path):
+    killed = pool.stats().counts.num_killed
+    env = await pool.make(bad_env("Odd", log=str(tmp_path / "log")), 30)
+    await env.reset(Task(id="t"), 30)
+    step = asyncio.ensure_future(env.step(Action("nap 0.3"), 30))
+    await until(lambda: pool.stats().families["Odd"].running == 1)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    await env.close()
+    assert (tmp_path / "log").read_text() == "closed\n"
+    assert pool.stats().counts.num_killed == killed
+
+
+async def test_a_cancelled_making_leaves_no_environment(pool, bad_env, until, tmp_path):
+    making = asyncio.ensure_future(pool.make(bad_env("Odd", log=str(tmp_path / "log"), slow_s=0.5), 30))
+    await until(lambda: pool.stats().families["Odd"].running == 1)
+    making.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    await until(lambda: pool.stats().counts.num_envs == 0)
+    assert (tmp_path / "log").read_text() == "closed\n"
+
+
+async def test_what_cannot_be_sent_is_said(pool):
+    class Local(Env):
+        pass
+
+    with pytest.raises(EnvError, match=r"making Local: what a worker process needs cannot be pickled.*named classes"):
+        await pool.make(Local, 30)
+
+
+async def test_states_are_kept_per_worker_and_dealt_out_again(bad_env, one_step):
+    """Two workers count 2 and 1 steps; three, then one, go on from there, and the sum stays."""
+    before = children()
+    options = EnvPoolOptions(backend="process", num_processes=2)
+    first = make_pool(options, 60.0)
+    envs = await two_envs(first, bad_env("Odd"))
+    states = await first.state_dict()
+    assert sorted(state["num_steps"] for state in states["Odd"]) == [1, 2]
+    await close_all(*envs)
+    await closed(first, before)
+    for num_processes in (3, 1):
+        pool = make_pool(EnvPoolOptions(backend="process", num_processes=num_processes), 60.0)
+        pool.load_state_dict(states)
+        assert await pool.state_dict() == states  # also before anything was made
+        await one_step(pool, bad_env("Odd"), "pid")
+        found = await pool.state_dict()
+        assert sum(state["num_steps"] for state in found["Odd"]) == 4
+        with pytest.raises(EnvError, match="before the first environment"):
+            pool.load_state_dict(states)
+        await closed(pool, before)

@@ -1,0 +1,49 @@
+import pytest
+
+from turngym.envs.base import Env, Stateful
+from turngym.errors import EnvError
+from turngym.executors.env_pool import EnvPool
+from turngym.executors.pools.states import joined, shared_out
+
+
+@pytest.fixture
+def counting():
+    class Counting(Env):
+        num_made = 0
+
+        def __init__(self):
+            type(self).num_made += 1
+
+        @classmethod
+        def state_dict(cls):
+            return cls.num_made
+
+        @classmethod
+        def load_state_dict(cls, state):
+            cls.num_made += state
+
+    return Counting
+
+
+def test_states_are_dealt_out_each_once():
+    states = {"a": [1, 2, 3, 4, 5], "b": [6]}
+    parts = shared_out(states, 2)
+    assert parts == [{"a": [1, 3, 5], "b": [6]}, {"a": [2, 4], "b": []}]
+    assert joined(parts) == {"a": [1, 3, 5, 2, 4], "b": [6]}
+
+
+async def test_a_class_of_this_process_takes_all_and_gives_one(counting):
+    assert isinstance(counting, Stateful)
+    pool = EnvPool(1)
+    pool.load_state_dict({"Counting": [10, 20], "Elsewhere": [{"level": 3}]})
+    env = await pool.make(counting, 30)
+    await (await pool.make(counting, 30)).close()
+    await env.close()
+    assert await pool.state_dict() == {"Counting": [32], "Elsewhere": [{"level": 3}]}  # what nobody asked for is kept
+
+
+async def test_a_class_that_lost_its_methods_is_told(echo):
+    pool = EnvPool(1)
+    pool.load_state_dict({"Echo": [1]})
+    with pytest.raises(EnvError, match="holds a state of Echo, which has no state_dict and load_state_dict"):
+        await pool.make(echo, 30)
