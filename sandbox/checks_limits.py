@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from ..errors import ConfigError, ProgramError, TurnGymError, UnknownNameError
-from .base import ExecResult, Sandbox
+from .base import Sandbox
 from .checks_host import marking, new_mark, still_running
 from .checks_judge import differs, wrong_fields
 from .job import MAX_CODE_BYTES
 from .limits import Limits
+from .results import ExecResult
 
 _COUNT_FORKS = """
 import os, time

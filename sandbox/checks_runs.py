@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from ..errors import ProgramError, UnknownNameError
-from .base import ExecResult, Sandbox
+from .base import Sandbox
 from .checks_judge import differs, wrong_fields
 from .job import WORK_FOLDER
 from .languages import LANGUAGES
 from .limits import Limits
+from .results import ExecResult
 
 _HELLO = {
     "python": ("import sys; print('hi', sys.stdin.read()); sys.exit(3)", "def f(:"),

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ConfigError, ProgramError, SandboxDeadError, SandboxError
-from ...sandbox.base import CellResult, Sandbox, Session
+from ...sandbox.base import Sandbox, Session
 from ...sandbox.limits import Limits
 from ...sandbox.registration import SANDBOXES, shared_sandbox
+from ...sandbox.results import CellResult
 from ..graders.code import cut
 
 _ENDED = {

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from ...errors import ConfigError
-from ...sandbox.base import ExecResult
+from ...sandbox.results import ExecResult
 from .code import OUTCOME_OF_END, CodeTests, CodeVerdict, Grading, Outcome, cut, first_failure, shown
 from .code_compare import Comparison, same_output
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from ...errors import ConfigError, GraderError, SandboxDeadError
-from ...sandbox.base import CellEnded, CellResult, Session
+from ...sandbox.base import Session
+from ...sandbox.results import CellEnded, CellResult
 from .code import (
     CodeTests,
     CodeVerdict,

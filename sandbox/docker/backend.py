@@ -9,10 +9,11 @@ from functools import partial
 from typing import Literal
 
 from ...errors import ConfigError, ProgramError, SandboxError, SandboxUnavailableError
-from ..base import ExecResult, Sandbox
+from ..base import Sandbox
 from ..job import Job, check_files
 from ..languages import LANGUAGES
 from ..limits import Limits
+from ..results import ExecResult
 from ..tar_check import check_tar
 from .client import DockerClient
 from .container import Container, Setup, Shape

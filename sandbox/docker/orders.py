@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ...errors import SandboxError
-from ..base import ExecResult
 from ..job import Job
 from ..limits import Limits
+from ..results import ExecResult
 from .container import Container
 from .stream import Channel, ChannelError, Head
 

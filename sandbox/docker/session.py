@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
 from ...errors import ProgramError, SandboxDeadError, SandboxError
-from ..base import CellResult, ExecResult, FileInfo, Session
+from ..base import Session
 from ..job import check_code, check_path, make_job
 from ..limits import Limits
+from ..results import CellResult, ExecResult, FileInfo
 from ..tar_check import Member, check_tar, max_tar_bytes, pack_tar
 from .container import Container
 from .orders import ANSWER_S, NO_OUTPUT, result_of_death, rules, run_job, send_files, split_output

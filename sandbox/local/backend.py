@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from ...errors import ProgramError, SandboxError, SandboxUnavailableError
-from ..base import ExecResult, Sandbox
+from ..base import Sandbox
 from ..job import Job, check_files
 from ..languages import LANGUAGES
 from ..limits import Limits
+from ..results import ExecResult
 from ..tar_check import check_tar
 from .cgroups import Groups
 from .fork_server import NoNamespacesError, Zygote, sweep_folders

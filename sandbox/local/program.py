@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...errors import SandboxDeadError, SandboxError
-from ..base import Ended, ExecResult
 from ..job import Job
 from ..limits import Limits
+from ..results import Ended, ExecResult
 from .capture import Capture
 from .handle import JailHandle, reply_of
 

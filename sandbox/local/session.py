@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import ProgramError, SandboxDeadError, SandboxError
-from ..base import CellEnded, CellResult, ExecResult, FileInfo, Session
+from ..base import Session
 from ..job import check_code, check_path, make_job
 from ..limits import Limits
+from ..results import CellEnded, CellResult, ExecResult, FileInfo
 from ..tar_check import check_tar, max_tar_bytes
 from . import wire
 from .capture import Capture

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turngym.errors import ProgramError, SandboxDeadError, SandboxError
-from turngym.sandbox.base import CellResult, ExecResult, FileInfo, Sandbox, Session
+from turngym.sandbox.base import Sandbox, Session
 from turngym.sandbox.job import Job, check_code
 from turngym.sandbox.limits import Limits
+from turngym.sandbox.results import CellResult, ExecResult, FileInfo
 
 REPL = """
 import ast, json, os, sys, traceback

@@ -16,9 +16,10 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 
 from turngym.errors import ProgramError, SandboxDeadError, SandboxError
-from turngym.sandbox.base import CellResult, ExecResult, FileInfo, Sandbox, Session
+from turngym.sandbox.base import Sandbox, Session
 from turngym.sandbox.job import check_code, check_files, check_path, make_job
 from turngym.sandbox.limits import Limits
+from turngym.sandbox.results import CellResult, ExecResult, FileInfo
 
 POLL_S = 0.01
 # A cell is exec'd by this loop, which reads names of files with code and writes lines with endings.

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from turngym.sandbox.base import CellResult, ExecResult
 from turngym.sandbox.checks import CHECKS, QUICK, check_sandbox
 from turngym.sandbox.checks_clean import LOOK, changes
 from turngym.sandbox.checks_host import marked_processes, marking, new_mark
 from turngym.sandbox.checks_judge import wrong_fields
 from turngym.sandbox.checks_leaks import Footprint, leaks
 from turngym.sandbox.limits import Limits
+from turngym.sandbox.results import CellResult, ExecResult
 
 spec = importlib.util.spec_from_file_location("plain_sandbox", Path(__file__).with_name("plain_sandbox.py"))
 plain = importlib.util.module_from_spec(spec)

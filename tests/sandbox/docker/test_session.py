@@ -8,9 +8,9 @@ import time
 import pytest
 
 from turngym.errors import ProgramError, SandboxDeadError, SandboxError
-from turngym.sandbox.base import FileInfo
 from turngym.sandbox.docker.backend import DockerSandbox
 from turngym.sandbox.limits import Limits
+from turngym.sandbox.results import FileInfo
 
 from .conftest import our_containers, wait_for
 
