@@ -74,7 +74,7 @@ async def check_cell_timeout(sandbox: Sandbox) -> AsyncIterator[str]:
             )
             for message in differs(f"late cell {code!r}", late, ended="timeout", is_alive=True):
                 yield message
-            if not 0.45 <= late.wall_s < 5.0:
+            if not 0.45 <= late.wall_s < 30.0:
                 yield f"a cell with 0.5 s to run took {late.wall_s:.2f} s"
             for message in differs("a cell after a late one", await session.run_cell("x, y"), value="(5, 1)"):
                 yield message
