@@ -19,10 +19,16 @@ class Session(ABC):
     """A persistent interpreter with a work folder of its own; one cell at a time.
 
     Also a context manager: `async with await sandbox.open_session() as session`. After `close`, and once its
-    interpreter is gone, every call raises SandboxDeadError (a ledger of live sessions is the backend's `num_sessions`).
+    interpreter is gone by the doing of its cells, every call raises SandboxDeadError, and nothing of it is run. Where
+    they did nothing to end it, it is SandboxLostError. (A ledger of live sessions is the backend's `num_sessions`.)
     """
 
     can_fork: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def is_alive(self) -> bool:
+        """Whether it is open and its interpreter there, as far as is known; after False it is never True again."""
 
     @abstractmethod
     async def run_cell(self, code: str, *, timeout_s: float | None = None) -> CellResult:
@@ -37,7 +43,8 @@ class Session(ABC):
 
         Raises:
             ProgramError: The code is no text, empty or too long.
-            SandboxDeadError: The session is closed or its interpreter gone.
+            SandboxDeadError: The session was closed or its interpreter gone before; nothing of this cell was run.
+            SandboxLostError: The session was ended by nothing of its cells' doing, before this cell or under it.
             SandboxError: The sandbox itself failed, or another cell is running.
         """
 
@@ -97,7 +104,8 @@ class Session(ABC):
         """Return a second session with the same interpreter state and a copy of the work folder.
 
         Raises:
-            SandboxError: This backend cannot (`can_fork`), or the interpreter did not.
+            ForkRefusedError: The interpreter does not fork, for what its cells did to it or left running.
+            SandboxError: This backend cannot (`can_fork`), or failed.
         """
         raise SandboxError(f"{type(self).__name__} cannot fork; its can_fork says so")
 
@@ -175,6 +183,7 @@ class Sandbox(ABC):
 
         Raises:
             ProgramError: The program cannot be run as given: not text, empty, too long, an unsafe path.
+            SandboxLostError: The program was killed from outside, or for the memory that the machine lacks.
             SandboxError: The sandbox failed; nothing is known about the program.
         """
         job = make_job(code, language, argv, stdin, files, limits or Limits())

@@ -176,6 +176,8 @@ class DockerSandbox(Sandbox):
             if self._is_closed:
                 return
             self._is_closed = True
+            for session in self._sessions.values():
+                session.note_close("the sandbox was closed")
             try:
                 if self._pool:
                     await self._pool.close()

@@ -6,12 +6,12 @@ import tarfile
 
 import pytest
 
-from turngym.errors import ProgramError, SandboxDeadError, SandboxError
+from turngym.errors import ProgramError, SandboxDeadError, SandboxError, SandboxLostError
 from turngym.sandbox.docker.backend import DockerSandbox
 from turngym.sandbox.limits import Limits
 from turngym.sandbox.results import FileInfo
 
-from .conftest import our_containers, wait_for
+from .conftest import docker, our_containers, wait_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -210,3 +210,36 @@ async def test_closing_the_sandbox_ends_its_sessions(image: str) -> None:
     await session.close()
     with pytest.raises(SandboxError, match="closed"):
         await sandbox.run("1")
+
+
+async def test_a_session_whose_container_is_killed_from_outside_is_lost(sandbox: DockerSandbox) -> None:
+    between, under = await sandbox.open_session(), await sandbox.open_session()
+    await between.run_cell("x = 1")
+    cell = asyncio.create_task(under.run_cell("print('begun', flush=True); import time; time.sleep(60)"))
+    await wait_for(lambda: under._num_busy)
+    await asyncio.sleep(0.3)
+    for session in (between, under):
+        docker("kill", session._container.name)
+    with pytest.raises(SandboxLostError, match="outside"):
+        await cell
+    await wait_for(lambda: not between.is_alive)
+    for session in (between, under):
+        for call in (session.run_cell("1"), session.run("1"), session.read_file("x")):
+            with pytest.raises(SandboxLostError, match="nothing of its own doing"):
+                await call
+        assert not session.is_alive
+        await session.close()
+        with pytest.raises(SandboxDeadError):
+            await session.run_cell("1")
+    await wait_for(lambda: sandbox.num_sessions == 0)
+
+
+async def test_a_cell_whose_session_is_closed_has_no_outcome(sandbox: DockerSandbox) -> None:
+    session = await sandbox.open_session()
+    cell = asyncio.create_task(session.run_cell("import time; time.sleep(60)"))
+    await asyncio.sleep(0.3)
+    await session.close()
+    with pytest.raises(SandboxLostError, match="closed while a cell"):
+        await cell
+    with pytest.raises(SandboxDeadError):
+        await session.run_cell("1")

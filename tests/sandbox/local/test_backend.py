@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from turngym.errors import MissingPackageError, ProgramError, SandboxError, SandboxUnavailableError
+from turngym.errors import ForkRefusedError, MissingPackageError, ProgramError, SandboxError, SandboxUnavailableError
 from turngym.sandbox.limits import Limits
 from turngym.sandbox.local import fork_server
 from turngym.sandbox.local.backend import LocalSandbox
@@ -260,18 +260,18 @@ async def test_living_forks_count_against_the_sessions_processes(sandbox):
     session = await sandbox.open_session(limits=Limits(num_processes=2))
     await session.run_cell("x = 6")
     fork = await session.fork()
-    with pytest.raises(SandboxError, match="did not fork"):
+    with pytest.raises(ForkRefusedError, match="did not fork"):
         await session.fork()
     assert (await session.run_cell("x * 7")).value == "42"
     await fork.close()
     assert (await (await session.fork()).run_cell("x")).value == "6"
 
 
-async def test_an_interpreter_that_does_not_fork_is_a_failure(sandbox, monkeypatch):
+async def test_an_interpreter_that_does_not_fork_refuses(sandbox, monkeypatch):
     monkeypatch.setattr("turngym.sandbox.local.starting.FORK_S", 0.5)
     session = await sandbox.open_session()
     await session.run_cell("import os\nos.fork = lambda: 1 / 0")
-    with pytest.raises(SandboxError):
+    with pytest.raises(ForkRefusedError, match="did not fork"):
         await session.fork()
     assert (await sandbox.run(HELLO)).out == b"hello\n"
     await session.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turngym.errors import SandboxDeadError, SandboxError
+from turngym.errors import ForkRefusedError, SandboxDeadError
 from turngym.sandbox.limits import Limits
 from turngym.sandbox.local.backend import LocalSandbox
 
@@ -127,7 +127,7 @@ async def test_a_fork_that_failed_leaves_no_leave_for_namespaces(sandbox):
     unshare = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); libc.unshare(0x10020000), ctypes.get_errno()"
     async with await sandbox.open_session() as session:
         await session.run_cell("import os; os.fork, os.waitpid = lambda: 1, lambda *_: None")
-        with pytest.raises(SandboxError, match="did not fork"):
+        with pytest.raises(ForkRefusedError, match="did not fork"):
             await session.fork()
         assert (await session.run_cell(unshare)).value == "(-1, 1)"
 
