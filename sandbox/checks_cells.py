@@ -37,6 +37,8 @@ async def check_cells(sandbox: Sandbox) -> AsyncIterator[str]:
             result = await session.run_cell(code)
             for message in differs(f"cell {code!r}", result, is_alive=True, tier=sandbox.tier, **wanted):
                 yield message
+            if not session.is_alive:
+                yield f"is_alive of the session is False after cell {code!r}"
 
 
 async def check_cell_errors(sandbox: Sandbox) -> AsyncIterator[str]:
@@ -162,6 +164,8 @@ async def is_dead(when: str, session: Session) -> AsyncIterator[str]:
         ("list_files", session.list_files()),
         ("snapshot", session.snapshot()),
     )
+    if session.is_alive:
+        yield f"is_alive is True {when}"
     for name, call in calls:
         try:
             await call

@@ -65,6 +65,10 @@ class UnsafeSession(Session):
         os.close(control)
         os.close(replies)
 
+    @property
+    def is_alive(self) -> bool:
+        return not self.is_closed and self._process.poll() is None
+
     async def run_cell(self, code: str, *, timeout_s: float | None = None) -> CellResult:
         check_code(code, "python")
         self.sandbox.maybe_fail()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from turngym.errors import SandboxError
 from turngym.sandbox.checks import CHECKS, QUICK, check_sandbox
 from turngym.sandbox.checks_clean import LOOK, changes
 from turngym.sandbox.checks_host import marked_processes, marking, new_mark
@@ -391,6 +392,19 @@ class ForkForgets(PlainSession):
         return other
 
 
+class ForkFails(PlainSession):
+    async def fork(self):
+        raise SandboxError("the interpreter did not fork")
+
+
+class SaysItLives(PlainSession):
+    is_alive = True
+
+
+class SaysItIsDead(PlainSession):
+    is_alive = False
+
+
 class NoFork(PlainSession):
     can_fork = False
 
@@ -423,6 +437,9 @@ class AllGood(PlainSession):
         (ForkSharesFiles, "fork", "a session after its fork"),
         (NoFork, "fork", "a session forked whose can_fork says that it cannot"),
         (ForkForgets, "fork_of_much", "a fork of 100 MB"),
+        (ForkFails, "fork_refused", "a fork after a broken os.fork wants to work or ForkRefusedError"),
+        (SaysItLives, "interpreter_end", "is_alive is True after"),
+        (SaysItIsDead, "cells", "is_alive of the session is False"),
         (AllGood, "shell", "wanted exit_code 127, got 0"),
     ],
 )

@@ -1,11 +1,13 @@
 """How the local sandbox names ends that lie at the edge: nothing that a program does makes a failure of the sandbox."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from turngym.errors import ForkRefusedError, SandboxDeadError
+from turngym.errors import ForkRefusedError, SandboxDeadError, SandboxLostError
 from turngym.sandbox.limits import Limits
 from turngym.sandbox.local.backend import LocalSandbox
 
@@ -157,3 +159,49 @@ def ticks(pid: int) -> int:
     """Return the CPU time that a process has used, in hundredths of a second."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(words[11]) + int(words[12])
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        "os.register_at_fork(before=lambda: time.sleep(60))",
+        "os.register_at_fork(after_in_child=lambda: time.sleep(60))",
+        # It says that a process has left for namespaces of its own, and none has.
+        "import socket\nfork = os.fork\ndef fakes():\n    import gc\n    for fd in range(4, 20):\n"
+        "        try: socket.socket(fileno=os.dup(fd)).send(b'{\"op\": \"left\"}')\n        except OSError: pass\n"
+        "    return 1\nos.fork = fakes",
+    ],
+    ids=["before", "in the child", "forged"],
+)
+async def test_a_fork_that_is_held_up_or_forged_is_refused_and_harms_nobody(sandbox, monkeypatch, holds):
+    monkeypatch.setattr("turngym.sandbox.local.starting.FORK_S", 0.3)
+    async with await sandbox.open_session() as session:
+        await session.run_cell(f"import os, time\n{holds}")
+        with pytest.raises(ForkRefusedError, match="did not fork"):
+            await session.fork()
+    assert (await sandbox.run("print(1)")).is_ok
+    assert sandbox.num_sessions == 0
+
+
+async def test_a_jail_that_is_killed_while_it_forks_is_lost(sandbox):
+    async with await sandbox.open_session() as session:
+        await session.run_cell("import os, time\nos.register_at_fork(before=lambda: time.sleep(60))")
+        forking = asyncio.create_task(session.fork())
+        async with asyncio.timeout(60):
+            while not session._jail.forking.locked():
+                await asyncio.sleep(0.01)
+        os.kill(session._jail.pid, signal.SIGKILL)
+        with pytest.raises(SandboxLostError):
+            await forking
+    assert (await sandbox.run("print(1)")).is_ok
+
+
+async def test_a_cell_whose_session_is_closed_has_no_outcome(sandbox):
+    session = await sandbox.open_session()
+    cell = asyncio.create_task(session.run_cell("import time; time.sleep(60)"))
+    await asyncio.sleep(0.1)
+    await session.close()
+    with pytest.raises(SandboxLostError, match="closed while a cell"):
+        await cell
+    with pytest.raises(SandboxDeadError):
+        await session.run_cell("1")
