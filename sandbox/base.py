@@ -178,7 +178,8 @@ class Sandbox(ABC):
             language: One of `LANGUAGES`.
             argv: A command instead of code; its first word is looked up in the sandbox's PATH.
             stdin: What it can read.
-            files: Contents by path below the work folder.
+            files: Contents by path below the work folder; one that the command's first word names (`./main`) can be
+                executed.
             limits: By default `Limits()`.
 
         Raises:

@@ -63,7 +63,8 @@ async def run_job(
     if argv is None:
         assert job.code is not None
         files["main.py"], argv = job.code.encode(), (python, "main.py")
-    await send_files(container.channel, files)
+    for path, content in files.items():
+        await send_files(container.channel, {path: content}, mode=0o755 if path == job.executable else 0o644)
     head, blob = await container.channel.call(
         "run",
         job.stdin,

@@ -106,6 +106,7 @@ async def _ended(
         "op": "run",
         "argv": job.argv,
         "paths": list(job.files),
+        "executable": job.executable,
         "disk": [limits.disk_bytes, limits.num_inodes],
         "memory_bytes": limits.memory_bytes,
         "branch": branch,

@@ -196,6 +196,8 @@ class UnsafeSandbox(Sandbox):
         folder = Path(tempfile.mkdtemp())
         try:
             write_files(folder, job.files)
+            if job.executable is not None:
+                (folder / job.executable).chmod(0o755)
             argv = job.argv or (sys.executable, "-I", "-c", job.code or "")
             return await asyncio.to_thread(run_process, argv, folder, job)
         finally:

@@ -95,6 +95,8 @@ class PlainSandbox(Sandbox):
             folder = Path(tempfile.mkdtemp(prefix="turngym-plain-"))
             try:
                 place(folder, job.files)
+                if job.executable is not None:
+                    (folder / job.executable).chmod(0o755)
                 return await self.run_in(folder, job)
             finally:
                 shutil.rmtree(folder)

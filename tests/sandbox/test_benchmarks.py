@@ -12,7 +12,7 @@ FIELDS = {"name", "value", "unit", "baseline", "baseline_value", "ratio", "goal"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["runs_per_second", "sessions"])
+@pytest.mark.parametrize("name", ["runs_per_second", "sessions", "compiled"])
 def test_the_last_line_holds_the_numbers(name):
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -126,6 +126,11 @@ class SplitsWords(Altered):
         return job if job.argv is None else replace(job, argv=tuple(" ".join(job.argv).split()))
 
 
+class NothingIsExecutable(Altered):
+    def ask(self, job):
+        return replace(job, executable=None)
+
+
 class NoTime(Altered):
     def say(self, job, result):
         return replace(result, wall_s=0.0)
@@ -263,6 +268,7 @@ class LosesDescriptors(PlainSandbox):
         (NoInput, "input", "2 MiB of stdin"),
         (NoEmptyFiles, "files", "four files"),
         (SplitsWords, "commands", "words of a command"),
+        (NothingIsExecutable, "commands", "a command that is one of its files"),
         (PlainSandbox, "work_folder", "Python in its work folder"),
         (NoTime, "amounts", "sleeps for 0.4 s took 0.000 s"),
         (NoShell, "languages", "bash cannot be run"),

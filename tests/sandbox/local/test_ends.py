@@ -168,7 +168,7 @@ def ticks(pid: int) -> int:
         "os.register_at_fork(after_in_child=lambda: time.sleep(60))",
         # It says that a process has left for namespaces of its own, and none has.
         "import socket\nfork = os.fork\ndef fakes():\n    import gc\n    for fd in range(4, 20):\n"
-        "        try: socket.socket(fileno=os.dup(fd)).send(b'{\"op\": \"left\"}')\n        except OSError: pass\n"
+        '        try: socket.socket(fileno=os.dup(fd)).send(b\'{"op": "left"}\')\n        except OSError: pass\n'
         "    return 1\nos.fork = fakes",
     ],
     ids=["before", "in the child", "forged"],
