@@ -2,31 +2,27 @@
 
 import asyncio
 import itertools
-import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from ...errors import ProgramError, SandboxDeadError, SandboxError, SandboxLostError
-from ..base import Session
-from ..job import check_code, check_path, make_job
+from ..job import check_code, make_job
 from ..limits import Limits
-from ..results import CellResult, ExecResult, FileInfo
-from ..tar_check import Member, check_tar, max_tar_bytes, pack_tar
+from ..results import CellResult, ExecResult
+from ..tar_check import Member
 from .container import Container
 from .orders import ANSWER_S, MACHINE_LACKS_MEMORY, NO_OUTPUT, result_of_death, rules, run_job, send_files, split_output
 from .pool import ContainerPool
 from .program import interpreter_argv
+from .session_files import SessionFiles
 from .stream import ChannelError, Head
 
-T = TypeVar("T")
-
 _INTERRUPT_S = 15.0  # a cell past its time is interrupted for 1.5 s and then killed; the runner may wait for its turn
-_MAX_LISTED_BYTES = 32 << 10  # of one entry of a listing, as JSON
 
 
-class DockerSession(Session):
+class DockerSession(SessionFiles):
     """See `Session`; `DockerSandbox.open_session` makes it."""
 
     def __init__(
@@ -185,34 +181,6 @@ class DockerSession(Session):
         if self._container.channel.is_open:
             await self._ask("kill", tag=tag)
 
-    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        """See `Session`."""
-        return await self._fetch("read", max_bytes, path=check_path(path), max_bytes=max_bytes)
-
-    async def write_file(self, path: str, content: bytes) -> None:
-        """See `Session`."""
-        path = check_path(path)
-        async with self._busy():
-            await self._about(path, send_files(self._container.channel, {path: content}))
-
-    async def list_files(self, path: str = ".", *, max_entries: int = 10_000) -> list[FileInfo]:
-        """See `Session`."""
-        path = check_path(path)
-        text = await self._fetch("list", max_entries * _MAX_LISTED_BYTES, path=path, max_entries=max_entries)
-        return [_file_info(entry) for entry in json.loads(text)]
-
-    async def snapshot(self) -> bytes:
-        """See `Session`."""
-        bounds = {"max_bytes": self._limits.disk_bytes, "max_members": self._limits.num_inodes}
-        data = await self._fetch(
-            "snapshot",
-            max_tar_bytes(**bounds),
-            path=".",
-            max_bytes=self._limits.disk_bytes,
-            max_entries=self._limits.num_inodes,
-        )
-        return pack_tar(check_tar(data, **bounds))
-
     async def close(self) -> None:
         """See `Session`."""
         self.note_close("it was closed")
@@ -222,19 +190,6 @@ class DockerSession(Session):
         """Take note that it is being closed, by itself or with its sandbox."""
         self._was_closed, self._is_lost = True, False
         self._dead_because = self._dead_because or reason
-
-    async def _fetch(self, op: str, max_reply_bytes: int, *, path: str, **fields: Any) -> bytes:  # Any: JSON
-        async with self._busy():
-            call = self._container.channel.call(
-                op, deadline_s=ANSWER_S, max_reply_bytes=max_reply_bytes, path=path, **fields
-            )
-            return (await self._about(path, call))[1]
-
-    async def _about(self, path: str, work: Awaitable[T]) -> T:
-        try:
-            return await work
-        except ProgramError as error:
-            raise ProgramError(f"{path!r} in the sandbox: {error}") from None
 
     async def _ask(self, op: str, **fields: Any) -> None:  # Any: JSON
         async with self._busy():
@@ -299,10 +254,3 @@ class DockerSession(Session):
         if not self._num_busy and self._dead_because is None:
             self._dead_because = "the connection to its container is gone"
             self._finding_out = asyncio.create_task(self._find_out())
-
-
-def _file_info(entry: Any) -> FileInfo:  # Any: JSON
-    path, kind, num_bytes = entry
-    if not isinstance(path, str) or kind not in ("file", "folder", "link", "other") or not isinstance(num_bytes, int):
-        raise SandboxError(f"the runner sent a listing that is none: {str(entry)[:200]}")
-    return FileInfo(path, kind, num_bytes)
