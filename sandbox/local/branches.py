@@ -153,6 +153,7 @@ class Branches:
             if self._ground.mount_namespace(pid) not in known:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        self._say({"op": "forgotten"})
 
     def furnish(self, message: wire.Message) -> None:
         """Give the process that has left for its own namespaces a copy of its parent's files."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 from ...errors import ForkRefusedError, ProgramError, SandboxError
@@ -81,23 +82,31 @@ async def fork_interpreter(
     child, ends = new_interpreter(limits, is_python=True)
     try:
         async with jail.forking:
-            await jail.ask({"op": "expect_fork"}, timeout_s=FORK_S)
-            told = child.expect()
-            parent.tell({"op": "fork"}, fds=ends)
-            release(child, ends)
-            await _hear(told, "left")
-            furnished = await _furnish(jail, before)
-            ready = child.expect()
-            child.tell({"op": "go"})
-            await _hear(ready, "forked")
+            try:
+                branch = await _fork(jail, parent, child, ends, before)
+            except BaseException:
+                with suppress(SandboxError):  # a jail that is gone has no more leave to give
+                    await asyncio.shield(jail.ask({"op": "forget_fork"}, timeout_s=FORK_S))
+                raise
     except BaseException:
-        if jail.channel.is_open:
-            jail.channel.send({"op": "forget_fork"})
         release(child, ends)
         child.end()
         child.close_streams()
         raise
-    return child, int(furnished.body["branch"])
+    return child, branch
+
+
+async def _fork(jail: JailHandle, parent: Interpreter, child: Interpreter, ends: list[int], before: OomCount) -> int:
+    await jail.ask({"op": "expect_fork"}, timeout_s=FORK_S)
+    told = child.expect()
+    parent.tell({"op": "fork"}, fds=ends)
+    release(child, ends)
+    await _hear(told, "left")
+    furnished = await _furnish(jail, before)
+    ready = child.expect()
+    child.tell({"op": "go"})
+    await _hear(ready, "forked")
+    return int(furnished.body["branch"])
 
 
 async def _hear(reply: "asyncio.Future[dict[str, Any] | None]", wanted: str) -> None:  # Any: as a message's body
