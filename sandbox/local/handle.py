@@ -166,6 +166,15 @@ class JailHandle:
         await self.ask({"op": "clear", "disk": [limits.disk_bytes, limits.num_inodes]}, timeout_s=timeout_s)
         self.group.limit(limits.memory_bytes, limits.num_processes)
 
+    def limit_branches(self, limits: Limits, num_branches: int) -> None:
+        """Limit what a session and its forks may use together.
+
+        Raises:
+            SandboxError: The kernel refuses; more may be in use already.
+        """
+        if self.group is not None:
+            self.group.limit(limits.memory_bytes * num_branches, limits.num_processes * num_branches)
+
     def oom_count(self, *, is_idle: bool = False) -> OomCount:
         """Return what the kernel has killed for want of memory; nothing without a control group.
 

@@ -35,8 +35,9 @@ class LocalSession(SessionFiles):
     ) -> None:
         self._sandbox, self._jail, self._branch = sandbox, jail, branch
         self._interpreter, self.limits = interpreter, limits
-        self._is_busy = self._is_closed = False
+        self._is_busy = self._is_closed = self._was_closed = False
         self._lost_because: str | None = None
+        self._burying = asyncio.Lock()
         self._stopping: CellEnded | None = None
         self._is_interrupted = False
         self._oom_before = jail.oom_count()
@@ -93,7 +94,7 @@ class LocalSession(SessionFiles):
         interpreter = self._interpreter
         ended, value, error, code = self._read_reply(reply)
         if not interpreter.is_alive:
-            if self._is_closed:
+            if self._was_closed:
                 raise SandboxLostError("the session was closed while a cell of it ran")
             await self._bury()
             if ended == "exited" and self._lost_because is not None:
@@ -209,8 +210,7 @@ class LocalSession(SessionFiles):
         try:
             child, branch = await fork_interpreter(self._jail, self._interpreter, self.limits, len(self._family) + 1)
         except ForkRefusedError:
-            if self._lost_because is None and not self.is_alive:
-                await self._bury()
+            await self._bury()
             if self._lost_because is not None:
                 raise SandboxLostError(f"a session was lost while it was forked: {self._lost_because}") from None
             raise
@@ -223,19 +223,23 @@ class LocalSession(SessionFiles):
 
     async def close(self) -> None:
         """End the session; see `Session.close`."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        await self._end_branch()
+        self._was_closed, self._lost_because = True, None
+        if not self._is_closed:
+            await self._end_branch()
 
     async def _bury(self) -> None:
-        """End a session whose interpreter or jail is gone, and find out whether it was its own doing."""
-        cause = self._jail.oom_cause(self._oom_before)
-        if cause == "machine":
-            self._lost_because = "the kernel killed a process within its limits, for memory that the machine lacks"
-        is_clean = await self._end_branch()
-        if cause is None and not is_clean:
-            self._lost_because = "its jail was killed from outside"
+        """If the interpreter or its jail is gone, end the session and find out whether it was its own doing."""
+        async with self._burying:
+            if self.is_alive or self._is_closed:
+                return
+            cause = self._jail.oom_cause(self._oom_before)
+            is_clean = await self._end_branch()
+            if self._was_closed:
+                return
+            if cause == "machine":
+                self._lost_because = "the kernel killed a process within its limits, for memory that the machine lacks"
+            elif cause is None and not is_clean:
+                self._lost_because = "its jail was killed from outside"
 
     async def _end_branch(self) -> bool:
         """Kill every process of this session; with the last of its family the jail is free again.
@@ -273,7 +277,7 @@ class LocalSession(SessionFiles):
         self._is_busy = True
 
     async def _check_alive(self) -> None:
-        if not self._is_closed and not self.is_alive and not self._is_busy:
+        if not self.is_alive:
             await self._bury()
         if self._lost_because is not None:
             raise SandboxLostError(f"this session is gone by nothing of its own doing: {self._lost_because}")

@@ -77,8 +77,7 @@ async def fork_interpreter(
         SandboxError: The jail failed.
     """
     before = jail.oom_count()
-    if jail.group is not None:
-        jail.group.limit(limits.memory_bytes * num_branches, limits.num_processes * num_branches)
+    jail.limit_branches(limits, num_branches)
     child, ends = new_interpreter(limits, is_python=True)
     try:
         async with jail.forking:
@@ -92,6 +91,8 @@ async def fork_interpreter(
         release(child, ends)
         child.end()
         child.close_streams()
+        with suppress(SandboxError):  # what it uses already it may keep
+            jail.limit_branches(limits, num_branches - 1)
         raise
     return child, branch
 
@@ -102,11 +103,16 @@ async def _fork(jail: JailHandle, parent: Interpreter, child: Interpreter, ends:
     parent.tell({"op": "fork"}, fds=ends)
     release(child, ends)
     await _hear(told, "left")
-    furnished = await _furnish(jail, before)
+    branch = int((await _furnish(jail, before)).body["branch"])
     ready = child.expect()
     child.tell({"op": "go"})
-    await _hear(ready, "forked")
-    return int(furnished.body["branch"])
+    try:
+        await _hear(ready, "forked")
+    except BaseException:
+        with suppress(SandboxError):
+            await asyncio.shield(jail.ask({"op": "end_branch", "branch": branch}, timeout_s=FORK_S))
+        raise
+    return branch
 
 
 async def _hear(reply: "asyncio.Future[dict[str, Any] | None]", wanted: str) -> None:  # Any: as a message's body

@@ -205,3 +205,33 @@ async def test_a_cell_whose_session_is_closed_has_no_outcome(sandbox):
         await cell
     with pytest.raises(SandboxDeadError):
         await session.run_cell("1")
+
+
+async def test_a_fork_that_ends_after_it_has_its_files_leaves_no_branch(sandbox):
+    async with await sandbox.open_session() as session:
+        await session.run_cell("import os\nopen('/tmp/left', 'w').close()\nos.chdir = lambda *_: os._exit(0)")
+        jail = session._jail
+        for _ in range(2):
+            with pytest.raises(ForkRefusedError, match="did not fork"):
+                await session.fork()
+        assert (await session.run_cell("1 + 1")).value == "2"
+        assert jail.group is None or jail.group.is_limited(Limits.memory_bytes, Limits.num_processes)
+    assert sandbox._idle[False] == [jail]  # it is used again, and clean
+    stays = "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(600)\nopen('/tmp/left', 'w').close()"
+    looks = "import os; print(os.listdir('/tmp'), sum(name.isdigit() for name in os.listdir('/proc')))"
+    assert (await sandbox.run(stays)).is_ok
+    assert (await sandbox.run(looks)).out == b"[] 2\n"  # the init and itself
+
+
+async def test_all_that_is_asked_of_a_lost_session_at_once_says_so(sandbox):
+    session = await sandbox.open_session()
+    await session.run_cell("x = 1")
+    cell = asyncio.create_task(session.run_cell("import time; time.sleep(60)"))
+    await asyncio.sleep(0.1)
+    os.kill(session._jail.pid, signal.SIGKILL)
+    others = [session.read_file("x"), session.run("1"), session.list_files(), session.write_file("y", b"")]
+    results = await asyncio.gather(cell, *others, return_exceptions=True)
+    assert [type(result) for result in results] == [SandboxLostError] * 5, results
+    await session.close()
+    with pytest.raises(SandboxDeadError):
+        await session.run_cell("1")
