@@ -65,6 +65,7 @@ class ScriptedEngine:
         token_latency_s: How long a request takes for each of its tokens.
         pause_timeout_s: How long `pause` waits for running requests.
         scoring_temperature: Of the distribution that `score` answers from.
+        keep_requests: Whether `requests` holds every request; without end it grows without bound.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class ScriptedEngine:
         token_latency_s: float = 0.0,
         pause_timeout_s: float = 60.0,
         scoring_temperature: float = 1.0,
+        keep_requests: bool = True,
     ) -> None:
         self._policy = ToyPolicy(vocab_size)
         self._script = _as_script(script, self._policy)
@@ -91,10 +93,13 @@ class ScriptedEngine:
         self._idle.set()
         self._open = asyncio.Event()
         self._open.set()
-        self._dead = asyncio.Event()
+        self._is_dead = False
         self._death = ""
+        self._asleep: set[asyncio.Future[None]] = set()  # requests that wait for their time to pass
         self._staged: dict[str, torch.Tensor] | None = None
-        self.requests: list[Request] = []
+        self._keep_requests = keep_requests
+        self._num_requests = 0
+        self.requests: list[Request] = []  # those that were admitted
         self.tensors: dict[str, torch.Tensor] = {}  # as the last update left them
 
     @property
@@ -141,12 +146,14 @@ class ScriptedEngine:
     def kill(self, reason: str = "killed") -> None:
         """Die: running and held requests fail at once, as does everything that comes."""
         self._death = reason
-        self._dead.set()
+        self._is_dead = True
         self._open.set()
+        for awake in self._asleep:
+            _settle(awake)
 
     async def health(self) -> None:
         """Raise `EngineDeadError` if dead."""
-        if self._dead.is_set():
+        if self._is_dead:
             raise EngineDeadError(f"the scripted engine is gone: {self._death}")
 
     async def pause(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
@@ -192,7 +199,7 @@ class ScriptedEngine:
 
     async def close(self) -> None:
         """Die of its own will."""
-        if not self._dead.is_set():
+        if not self._is_dead:
             self.kill("closed")
 
     @contextlib.asynccontextmanager
@@ -211,8 +218,10 @@ class ScriptedEngine:
 
     async def _answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, name: str) -> Completion:
         await self.health()
-        request = Request(prompt_ids, sampling, name, len(self.requests))
-        self.requests.append(request)
+        request = Request(prompt_ids, sampling, name, self._num_requests)
+        self._num_requests += 1
+        if self._keep_requests:
+            self.requests.append(request)
         try:
             said = self._script(request)
         except EngineDeadError as error:
@@ -228,13 +237,21 @@ class ScriptedEngine:
 
     async def _sleep(self, seconds: float) -> None:
         """Let time pass, unless the engine dies meanwhile."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._dead.wait(), max(seconds, 0.0))
+        loop = asyncio.get_running_loop()
+        awake = loop.create_future()
+        timer = loop.call_later(max(seconds, 0.0), _settle, awake)
+        self._asleep.add(awake)
+        try:
+            await awake
+        finally:
+            timer.cancel()
+            self._asleep.discard(awake)
         await self.health()
 
     def _cut(self, reply: Reply, sampling: Sampling) -> Completion:
         token_ids = np.asarray(reply.token_ids, np.int32)
-        stops = np.flatnonzero(np.isin(token_ids, (*self._eos_ids, *sampling.stop_token_ids)))
+        stop_ids = (*self._eos_ids, *sampling.stop_token_ids)
+        stops = np.flatnonzero(np.isin(token_ids, stop_ids)) if stop_ids else ()
         end = min(int(stops[0]) + 1 if len(stops) else len(token_ids), sampling.max_tokens)
         is_cut = end == sampling.max_tokens and not (len(stops) and stops[0] == end - 1)
         versions = np.full(len(token_ids), self._version) if reply.versions is None else reply.versions
@@ -244,6 +261,11 @@ class ScriptedEngine:
             versions=np.asarray(versions, np.int32)[:end],
             stop_reason=reply.stop_reason or (StopReason.LENGTH if is_cut else StopReason.STOP),
         )
+
+
+def _settle(awake: "asyncio.Future[None]") -> None:
+    if not awake.done():
+        awake.set_result(None)
 
 
 def _as_script(script: Script | Iterable[Reply | Sequence[int]] | None, policy: ToyPolicy) -> Script:
