@@ -251,7 +251,7 @@ class ScriptedEngine:
     def _cut(self, reply: Reply, sampling: Sampling) -> Completion:
         token_ids = np.asarray(reply.token_ids, np.int32)
         stop_ids = (*self._eos_ids, *sampling.stop_token_ids)
-        stops = np.flatnonzero(np.isin(token_ids, stop_ids)) if stop_ids else ()
+        stops = np.flatnonzero(np.isin(token_ids, stop_ids)) if stop_ids else np.empty(0, np.intp)
         end = min(int(stops[0]) + 1 if len(stops) else len(token_ids), sampling.max_tokens)
         is_cut = end == sampling.max_tokens and not (len(stops) and stops[0] == end - 1)
         versions = np.full(len(token_ids), self._version) if reply.versions is None else reply.versions
