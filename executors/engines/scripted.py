@@ -59,6 +59,7 @@ class ScriptedEngine:
         token_latency_s: How long a request takes for each of its tokens.
         pause_timeout_s: How long `pause` waits for running requests.
         scoring_temperature: Of the distribution that `score` answers from.
+        keep_requests: Whether `requests` holds every request; without end it grows without bound.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class ScriptedEngine:
         token_latency_s: float = 0.0,
         pause_timeout_s: float = 60.0,
         scoring_temperature: float = 1.0,
+        keep_requests: bool = True,
     ) -> None:
         self._policy = ToyPolicy(vocab_size)
         self._script = script_of(script, self._policy)
@@ -82,17 +84,19 @@ class ScriptedEngine:
         self._version = 0
         self._running: set[_Work] = set()
         self._is_holding = False
-        self._disturbed = asyncio.Event()  # running requests must look up: time stops, or the engine is dead
         self._going = asyncio.Event()
         self._going.set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._open = asyncio.Event()
         self._open.set()
-        self._dead = asyncio.Event()
+        self._is_dead = False
         self._death = ""
+        self._asleep: set[asyncio.Future[bool]] = set()  # requests that wait for their time to pass
         self._staged: dict[str, torch.Tensor] | None = None
-        self.requests: list[Request] = []
+        self._keep_requests = keep_requests
+        self._num_requests = 0
+        self.requests: list[Request] = []  # those that were admitted
         self.tensors: dict[str, torch.Tensor] = {}  # as the last update left them
 
     @property
@@ -147,14 +151,14 @@ class ScriptedEngine:
     def kill(self, reason: str = "killed") -> None:
         """Die: running and held requests fail at once, as does everything that comes."""
         self._death = reason
-        self._dead.set()
-        self._disturbed.set()
+        self._is_dead = True
         self._going.set()
         self._open.set()
+        self._wake()
 
     async def health(self) -> None:
         """Raise `EngineDeadError` if dead."""
-        if self._dead.is_set():
+        if self._is_dead:
             raise EngineDeadError(f"the scripted engine is gone: {self._death}")
 
     async def pause(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
@@ -208,13 +212,12 @@ class ScriptedEngine:
         if self._staged is not None:
             raise WeightSyncError("an update was begun and not finished; finish one before resume()")
         self._is_holding = False
-        self._disturbed.clear()
         self._going.set()
         self._open.set()
 
     async def close(self) -> None:
         """Die of its own will."""
-        if not self._dead.is_set():
+        if not self._is_dead:
             self.kill("closed")
 
     @contextlib.asynccontextmanager
@@ -234,8 +237,10 @@ class ScriptedEngine:
 
     async def _answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, name: str, work: _Work) -> Completion:
         await self.health()
-        request = Request(prompt_ids, sampling, name, len(self.requests))
-        self.requests.append(request)
+        request = Request(prompt_ids, sampling, name, self._num_requests)
+        self._num_requests += 1
+        if self._keep_requests:
+            self.requests.append(request)
         try:
             reply = self._script(request)
         except EngineDeadError as error:
@@ -257,18 +262,32 @@ class ScriptedEngine:
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(0)
         while work.done_s < work.seconds:
-            await self._going.wait()
+            if not self._going.is_set():
+                await self._going.wait()
             await self.health()
             work.since = clock()
-            try:
-                async with asyncio.timeout(work.seconds - work.done_s):
-                    await self._disturbed.wait()
-            except TimeoutError:
-                if work.since is not None:  # else it was held in this very moment
-                    work.done_s = work.seconds
+            if await self._slept(work.seconds - work.done_s) and work.since is not None:
+                work.done_s = work.seconds  # else it was held in this very moment
             work.advance(clock())
-        await self._going.wait()
+        if not self._going.is_set():
+            await self._going.wait()
         await self.health()
+
+    async def _slept(self, seconds: float) -> bool:
+        """Sleep; return False if woken before: time stops, or the engine is dead."""
+        loop = asyncio.get_running_loop()
+        awake: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(seconds, _settle, awake, True)
+        self._asleep.add(awake)
+        try:
+            return await awake
+        finally:
+            timer.cancel()
+            self._asleep.discard(awake)
+
+    def _wake(self) -> None:
+        for awake in self._asleep:
+            _settle(awake, False)
 
     def _hold(self) -> None:
         """Stop the time of all running requests."""
@@ -276,5 +295,10 @@ class ScriptedEngine:
         for work in self._running:
             work.advance(now)
         self._is_holding = True
-        self._disturbed.set()
         self._going.clear()
+        self._wake()
+
+
+def _settle(awake: "asyncio.Future[bool]", has_passed: bool) -> None:
+    if not awake.done():
+        awake.set_result(has_passed)

@@ -12,6 +12,7 @@ from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.lockstep import Lockstep
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.engines.vllm import VllmConfig
+from turngym.executors.failover import Failover
 from turngym.executors.limits import Limits
 from turngym.executors.rollout_actor import RolloutActor, RolloutConfig
 
@@ -45,6 +46,7 @@ def actor(tiny_model: Path, echo):
         )
         actor = RolloutActor(config, on_gpu=False)
         actor._engine = Recording()
+        actor._generator = actor._failover = Failover(actor._engine)
         actor._lockstep = actor._lockstep and Lockstep(actor._engine)
         return actor
 
@@ -84,6 +86,8 @@ async def test_a_failed_attempt_leaves_its_seat(actor, monkeypatch):
 
 async def test_without_a_seed_nobody_waits_for_anybody(actor):
     free = actor(None)
+    await free.begin_update()
+    await free.finish_update(1)  # an engine answers episodes once it has the run's weights
     await free.expect(100)
     async with asyncio.timeout(60):
         await free.run_group(Task(id="a", prompt="go"), (0,), Sampling(4))
