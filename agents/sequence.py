@@ -1,5 +1,6 @@
 """The tokens of one context, as arrays of one length, and the builder that grows them."""
 
+import copy
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -94,6 +95,13 @@ class SequenceBuilder:
         if len(self._token_ids) > 1:
             self._token_ids = [np.concatenate(self._token_ids)]
         return self._token_ids[0] if self._token_ids else np.empty(0, np.int32)
+
+    def fork(self) -> "SequenceBuilder":
+        """Return a builder that goes on from here, independent of this one."""
+        twin = SequenceBuilder()
+        # Each list, dict and array of its own; what they hold is never written to.
+        vars(twin).update({name: copy.copy(value) for name, value in vars(self).items()})
+        return twin
 
     def build(self) -> Sequence:
         """Freeze what was gathered."""
