@@ -1,6 +1,5 @@
 """One engine and its episodes in one process, so that a turn costs no Ray call."""
 
-import asyncio
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
 from ..envs.options import EnvPoolOptions
 from ..envs.task import Task
+from .branching import Branching
 from .buffer import Group
 from .engines.base import UpdateMode
 from .engines.vllm import VllmConfig, VllmEngine
@@ -28,7 +28,8 @@ from .pools.from_options import make_pool, parse_weights
 from .pools.gate import FairGate
 from .pools.gated import GatedGenerator
 from .pools.stats import PoolStats
-from .retry import retrying, stable_seed
+from .retry import stable_seed
+from .tree import run_attempts
 from .weights import Bucket
 
 
@@ -78,27 +79,27 @@ class RolloutActor:
         """Sample one completion for another actor's episode; raise `EngineDeadError` if this engine cannot."""
         return await self._failover.answer(prompt_ids, sampling, request)
 
-    async def run_group(self, task: Task, attempts: Sequence[int], sampling: Sampling) -> Group:
-        """Run the attempts at one task, all at once.
+    async def run_group(
+        self, task: Task, attempts: Sequence[int], sampling: Sampling, branching: Branching | None = None
+    ) -> Group:
+        """Run the attempts at one task, all at once, on this engine, which has in its cache what branches share.
 
         Attempts that fail as `engine_dead` are for the caller to run elsewhere.
         """
         sampling = _with_stop_ids(sampling, self._stop_token_ids)
         seed = self._config.determinism_seed
         seed_for = None if seed is None else functools.partial(_seed, seed)
-        runs = [
-            retrying(
-                self._executor,
-                task,
-                attempt,
-                self._generator,
-                sampling,
-                seed_for,
-                max_retries=self._config.max_retries,
-            )
-            for attempt in attempts
-        ]
-        return Group(task, tuple(await asyncio.gather(*runs)))
+        trajectories = await run_attempts(
+            self._executor,
+            task,
+            attempts,
+            self._generator,
+            sampling,
+            seed_for,
+            branching=branching,
+            max_retries=self._config.max_retries,
+        )
+        return Group(task, trajectories)
 
     async def sample(self, prompt_ids: list[int], sampling: Sampling) -> tuple[list[int], list[float]]:
         """Sample one bare completion and return its token ids and logprobs; for checks of the engine."""
