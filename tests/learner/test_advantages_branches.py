@@ -49,7 +49,9 @@ class Groups:
 
 def independent(num: int) -> Groups:
     groups = list(product(EPISODES, repeat=num))
-    return Groups(groups, [((1, 1),) * num] * len(groups), np.array([np.prod(list(map(probability, g))) for g in groups]))
+    return Groups(
+        groups, [((1, 1),) * num] * len(groups), np.array([np.prod(list(map(probability, g))) for g in groups])
+    )
 
 
 def trees(*, num_trunks: int = 2, factor: int = 2, draws_anew: bool = False) -> Groups:
