@@ -11,7 +11,7 @@ from turngym.agents.base import Sampling
 from turngym.envs.base import Action
 from turngym.envs.options import EnvPoolOptions
 from turngym.envs.task import Task
-from turngym.errors import ConfigError, DeadlineError, EnvLostError, EnvUnavailableError
+from turngym.errors import ConfigError, DeadlineError, EnvError, EnvLostError, EnvUnavailableError
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.env_pool import EnvPool
 from turngym.executors.limits import Limits
@@ -169,3 +169,19 @@ async def test_a_resource_that_no_node_has_is_said_in_time(bad_env):
     with pytest.raises(ConfigError, match="spaceship"):
         await pool.make(bad_env("Odd"), 30)
     pool.close()
+
+
+@pytest.mark.parametrize("name", ["Odd", "AsyncOdd"])
+async def test_environments_fork_in_their_worker(make_remote_pool, bad_env, name, until):
+    pool = make_remote_pool()
+    one = await reset(pool, bad_env(name))
+    await seen(one, "say both")
+    twin = await one.fork(30)
+    assert await seen(twin, "pid") == await seen(one, "pid")
+    assert (await seen(twin, "say twin"), await seen(one, "say one")) == ("both twin", "both one")
+    await seen(one, "can not")
+    with pytest.raises(EnvError, match=f"{name} cannot fork now"):
+        await one.fork(30)
+    await until(lambda: pool.stats().counts.num_envs == 2)
+    await twin.close()
+    await one.close()
