@@ -54,7 +54,11 @@ class SandboxError(TurnGymError, RuntimeError):
 
 
 class SandboxDeadError(SandboxError):
-    """A session is closed or its interpreter gone; a new one is needed."""
+    """A session is closed, or gone by the doing of what ran in it; nothing of this call was run."""
+
+
+class SandboxLostError(SandboxError):
+    """A program or a session was ended by nothing of its own doing; what it held is gone, and so is its outcome."""
 
 
 class SandboxUnavailableError(ConfigError):
@@ -63,6 +67,10 @@ class SandboxUnavailableError(ConfigError):
 
 class ProgramError(TurnGymError, ValueError):
     """A program cannot be run as given: no text, empty, too long, a path out of its folder."""
+
+
+class ForkRefusedError(ProgramError):
+    """What ran in a session keeps it from being forked; the program's doing, and no failure of the sandbox."""
 
 
 class TemplateError(TurnGymError, ValueError):

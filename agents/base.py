@@ -21,6 +21,7 @@ class Sampling:
         stop: Strings that end the completion; the tokens that form them are kept.
         stop_token_ids: Further ids that end it, beside the model's own end-of-sequence ids.
         seed: Only for full determinism: per-request seeds slow the engine's sampler.
+        priority: Lower ones go first where an engine cannot run all at once; changes nothing of what is sampled.
     """
 
     max_tokens: int
@@ -31,6 +32,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

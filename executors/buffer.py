@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..envs.task import Task
 from ..errors import TrajectoryError
@@ -45,11 +46,17 @@ class Finished:
     group: Group
     began: int
 
-    @property
+    @cached_property
     def oldest_version(self) -> int:
         """The version that its age is measured from."""
         oldest = self.group.oldest_version
         return self.began if oldest is None else oldest
+
+    @cached_property
+    def newest_version(self) -> int:
+        """The version that the age of its freshest valid attempt is measured from."""
+        versions = [t.oldest_version for t in self.group.trajectories if t.is_valid]
+        return max((self.began if oldest is None else oldest for oldest in versions), default=self.began)
 
 
 class Buffer:
@@ -78,7 +85,7 @@ class Buffer:
 
     def expire(self, version: int) -> list[Draw]:
         """Remove the groups of which no valid attempt is fresh enough for weights of `version`; return their draws."""
-        expired = [f for f in self._finished if self._is_old(f, version)]
+        expired = [f for f in self._finished if self._pace.deadline(f.newest_version) < version]
         for finished in expired:
             self._finished.remove(finished)
             self.num_stale += finished.group.num_valid
@@ -106,12 +113,6 @@ class Buffer:
 
     def _deadline(self, finished: Finished) -> int:
         return self._pace.deadline(finished.oldest_version)
-
-    def _is_old(self, finished: Finished, version: int) -> bool:
-        """Say whether every valid attempt is too old."""
-        versions = [t.oldest_version for t in finished.group.trajectories if t.is_valid]
-        newest = max((finished.began if oldest is None else oldest for oldest in versions), default=finished.began)
-        return self._pace.deadline(newest) < version
 
     def _checked(self, group: Group, version: int) -> Group:
         return replace(group, trajectories=tuple(self._fresh_or_failed(t, version) for t in group.trajectories))

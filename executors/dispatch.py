@@ -5,16 +5,16 @@ Every draw is in one place at any time: it runs, waits to run, waits for the lea
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ..agents.base import Sampling
 from ..envs.task import Task
-from ..errors import TrajectoryError
 from .branching import Branching
 from .buffer import Buffer, Finished, Group
 from .draws import Draw, TaskSource
+from .failures import check_failures
 from .fleet_engine import Order, Outcome
 from .pacing import Pace
 from .trajectory import EndReason, Failure, FailureKind, Trajectory
@@ -56,10 +56,17 @@ class RolloutState:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a batch was given; dropped groups are to be shown and not to be learned from."""
+    """What a batch was given.
+
+    Attributes:
+        finished: Groups to learn from.
+        dropped: Groups to be shown and not to be learned from.
+        is_late: Fewer came than were asked for, and it waited for the others as long as it may.
+    """
 
     finished: tuple[Finished, ...]
     dropped: tuple[Group, ...]
+    is_late: bool = False
 
 
 @dataclass
@@ -79,6 +86,7 @@ class Job:
     draw: Draw | None = None
     done: Callable[[Group], None] | None = None
     ended: list[Trajectory] = field(default_factory=list)
+    priority: int | None = None  # number of its first order, so that no tail of a batch queues behind later ones
     num_orders: int = 0
     until: float = np.inf  # when its lease ends
 
@@ -104,6 +112,7 @@ class Dispatcher:
         self._waiting: deque[Job] = deque()
         self._num_orders = 0
         self._version = self._num_batches_left = 0
+        self._num_wanted = pace.batch_groups  # by the batch that is being filled
         self._is_learning = True  # nothing is drawn before the first batch is asked for
         self._dropped: list[Group] = []
         self._num_returned = 0  # attempts, since the last batch
@@ -129,12 +138,14 @@ class Dispatcher:
     def begin_batch(self, version: int, num_batches_left: int, now: float) -> None:
         """Let rollouts run for the batch to come; `num_batches_left` counts it."""
         self._version, self._num_batches_left, self._is_learning = version, num_batches_left, False
+        self._num_wanted = self._pace.batch_groups
         self._heard_at = now
 
     def begin_learning(self) -> None:
         """Take note that the batch is complete: what begins from now on waits for the next update."""
         self._is_learning = True
         self._num_batches_left -= 1
+        self._num_wanted = self._pace.batch_groups
         self._num_returned, self._failed = 0, []
 
     def add(self, job: Job) -> None:
@@ -151,7 +162,9 @@ class Dispatcher:
         while self._waiting:
             job = self._waiting[0]
             branching = None if job.draw is None else self._plan.branching
-            if not submit(Order(self._num_orders, job.task, job.missing, job.sampling, branching)):
+            job.priority = self._num_orders if job.priority is None else job.priority
+            sampling = replace(job.sampling, priority=job.priority)
+            if not submit(Order(self._num_orders, job.task, job.missing, sampling, branching)):
                 return
             self._waiting.popleft()
             job.num_orders += 1
@@ -181,28 +194,29 @@ class Dispatcher:
         return late
 
     def take(self, count: int, now: float) -> Taken | None:
-        """Take groups for the batch; None: wait. Fewer than `count` come where no more will, or in time."""
+        """Take groups for the batch, which wants `count` more; None: wait. Fewer come if no more will, or in time."""
+        self._num_wanted = count
         self.expire(self._version)
-        straggler_s = self._plan.straggler_s
+        straggler_s, running = self._plan.straggler_s, self._deadlines()
         is_late = straggler_s is not None and now - self._heard_at > straggler_s and len(self._buffer) > 0
-        running = self._deadlines()
-        if not running and len(self._buffer) < count and self._room() and not is_late:
+        if not running and len(self._buffer) < count and self._room() > 0 and not is_late:
             return None
-        finished = self._buffer.take(count, self._version, () if is_late else running)
+        finished = self._from_buffer(count, running)
+        if finished is None and is_late:
+            finished = self._from_buffer(count, ())
+            self.counts["batches_hurried"] += 1
         if finished is None:
             return None
-        if is_late and running:
-            self.counts["batches_hurried"] += 1
+        self._num_wanted -= len(finished)
         dropped, self._dropped = tuple(self._dropped), []
-        return Taken(tuple(finished), dropped)
+        return Taken(tuple(finished), dropped, is_late and len(finished) < count)
 
     def drop_stale(self, version: int) -> list[int]:
         """Give back what would be too old for weights of `version`; return the keys of orders to cancel."""
         self.expire(version)
         late = [key for key, job in self._running.items() if self._is_stale(job, version)]
-        stale = [self._running.pop(key) for key in late] + [
-            job for job in self._waiting if self._is_stale(job, version)
-        ]
+        stale = [self._running.pop(key) for key in late]
+        stale += [job for job in self._waiting if self._is_stale(job, version)]
         self._waiting = deque(job for job in self._waiting if not self._is_stale(job, version))
         for job in stale:
             assert job.draw is not None
@@ -220,9 +234,11 @@ class Dispatcher:
 
     def expire(self, version: int) -> None:
         """Give back finished groups that are too old for weights of `version`."""
+        before = self._buffer.num_stale
         for draw in self._buffer.expire(version):
             self.counts["groups_expired"] += 1
             self._source.give_back(draw)
+        self.counts["attempts_stale"] += self._buffer.num_stale - before
 
     def state(self) -> RolloutState:
         """Return what a run needs to go on from here."""
@@ -235,6 +251,12 @@ class Dispatcher:
             self._buffer.put(one)
         self.counts.update(counts)
 
+    def _from_buffer(self, count: int, running: Sequence[int]) -> list[Finished] | None:
+        before = self._buffer.num_stale
+        finished = self._buffer.take(count, self._version, running)
+        self.counts["attempts_stale"] += self._buffer.num_stale - before
+        return finished
+
     def _draws(self) -> list[Job]:
         return [job for job in (*self._running.values(), *self._waiting) if job.draw is not None]
 
@@ -246,7 +268,9 @@ class Dispatcher:
 
     def _room(self) -> int:
         """Return how many groups may be begun now, as far as there are tasks."""
-        room = self._pace.room(self.num_open, self._num_batches_left, is_learning=self._is_learning)
+        # What the batch has already is as good as open: no more is begun for it than it still wants.
+        num_open = self.num_open + self._pace.batch_groups - self._num_wanted
+        room = self._pace.room(num_open, self._num_batches_left, is_learning=self._is_learning)
         return min(room, self._source.num_left)
 
     def _again(self, job: Job, why: str) -> None:
@@ -274,25 +298,6 @@ class Dispatcher:
         self._dropped.append(group)
         if self._num_returned >= self._pace.batch_groups * len(self._plan.numbers):
             check_failures(self._failed, self._num_returned, self._plan.max_failed_fraction)
-
-
-def check_failures(trajectories: Sequence[Trajectory], num_attempts: int, max_failed_fraction: float) -> None:
-    """Stop a run of which too many attempts fail.
-
-    Args:
-        trajectories: With the failed ones among them.
-        num_attempts: Those and the others.
-        max_failed_fraction: How many may fail, of all.
-
-    Raises:
-        TrajectoryError: More than this share of them failed, or all.
-    """
-    failures = [t.failure for t in trajectories if t.failure is not None]
-    if failures and (len(failures) > max_failed_fraction * num_attempts or len(failures) == num_attempts):
-        raise TrajectoryError(
-            f"{len(failures)} of {num_attempts} attempts of this step failed (--train.max_failed_fraction "
-            f"{max_failed_fraction}); the first: {failures[0].kind.value}: {failures[0].message}"
-        )
 
 
 def _lost(task: Task, number: int, message: str) -> Trajectory:

@@ -107,7 +107,7 @@ class Episode:
                 return end
         return None
 
-    async def fork(self, attempt: int) -> "Episode":
+    async def fork(self, attempt: int, generator: Generator) -> "Episode":
         """Return an episode that goes on from here as another attempt, with an environment of its own to be closed.
 
         Raises:
@@ -122,7 +122,7 @@ class Episode:
             except ProgramError as error:
                 raise EpisodeError(Failure(FailureKind.FORK_REFUSED, str(error), self._turn)) from error
         twin = copy.copy(self)
-        twin._attempt, twin._env, twin._conversation = attempt, env, conversation
+        twin._attempt, twin._generator, twin._env, twin._conversation = attempt, generator, env, conversation
         twin._rewards, twin._turn_ends = list(self._rewards), list(self._turn_ends)
         twin._extra_logs, twin._seconds = dict(self._extra_logs), dict(self._seconds)
         return twin

@@ -1,6 +1,7 @@
 """A generator whose requests outlive its engine: another engine answers, or the same one once it is started anew."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -53,14 +54,15 @@ class Failover:
     async def generate(
         self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
     ) -> Completion:
-        """Sample one completion; see `Generator`."""
+        """Sample one completion; see `Generator`. With images only the own engine is asked."""
         while True:
             if self._lives.is_set():
                 try:
                     return await self._own.generate(prompt_ids, sampling, images, request)
                 except EngineDeadError:
                     self._lives.clear()
-            for peer in random.sample(self.peers, len(self.peers)):
+            peers = self.peers if images is None else ()  # a peer would answer without having seen them
+            for peer in random.sample(peers, len(peers)):
                 try:
                     completion = await peer(prompt_ids, sampling, request)
                 except EngineDeadError:
@@ -85,7 +87,7 @@ class Failover:
 
     async def _wait(self) -> None:
         """Wait until the own engine lives, or for a moment after which a peer may."""
-        try:
-            await asyncio.wait_for(self._lives.wait(), 1.0)
-        except TimeoutError:
-            return
+        # Not wait_for: up to Python 3.11 it forgets a cancellation that comes together with the result.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._lives.wait()

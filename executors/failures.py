@@ -1,10 +1,11 @@
-"""From an exception to the kind of failure it is, by the stage of the episode it came up in."""
+"""From an exception to the kind of failure it is, by the stage of the episode; and how many failures stop a run."""
 
 import traceback
+from collections.abc import Sequence
 from enum import StrEnum
 
 from ..errors import EngineDeadError, EnvUnavailableError, GraderError, RewardError, TrajectoryError
-from .trajectory import Failure, FailureKind
+from .trajectory import Failure, FailureKind, Trajectory
 
 
 class Stage(StrEnum):
@@ -64,3 +65,22 @@ def failure_of(error: Exception, stage: Stage, turn: int) -> Failure:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
     return Failure(kind, f"{type(error).__name__}: {error}{place}", turn)
+
+
+def check_failures(trajectories: Sequence[Trajectory], num_attempts: int, max_failed_fraction: float) -> None:
+    """Stop a run of which too many attempts fail.
+
+    Args:
+        trajectories: With the failed ones among them.
+        num_attempts: Those and the others.
+        max_failed_fraction: How many may fail, of all.
+
+    Raises:
+        TrajectoryError: More than this share of them failed, or all.
+    """
+    failures = [t.failure for t in trajectories if t.failure is not None]
+    if failures and (len(failures) > max_failed_fraction * num_attempts or len(failures) == num_attempts):
+        raise TrajectoryError(
+            f"{len(failures)} of {num_attempts} attempts of this step failed (--train.max_failed_fraction "
+            f"{max_failed_fraction}); the first: {failures[0].kind.value}: {failures[0].message}"
+        )

@@ -86,7 +86,7 @@ class Fleet:
         """Wait until something happens, at most so long; see to dead engines, and return what came of orders.
 
         Raises:
-            EngineDeadError: No engine lives and none can be started.
+            EngineDeadError: No engine lives and none can be started; what came of orders was returned before.
             TurnGymError: An order failed in a way that is no failure of an attempt.
         """
         with self._lock:
@@ -104,7 +104,7 @@ class Fleet:
                 self._see_to_start(engine)
                 if engine.status is Status.DEAD:
                     outcomes += self._restart(engine)
-            if all(engine.status is Status.GONE for engine in self._engines):
+            if not outcomes and all(engine.status is Status.GONE for engine in self._engines):
                 raise EngineDeadError("no engine lives any more, and --vllm.max_restarts are used up")
             return outcomes
 
@@ -130,7 +130,7 @@ class Fleet:
             what: What is done, for messages.
 
         Raises:
-            DeadlineError: No engine answered in time.
+            DeadlineError: No engine answered in time, and none is left that could be called.
             TurnGymError: What a call raised on an engine that lives.
         """
         with self._lock:
@@ -143,7 +143,7 @@ class Fleet:
         results: dict[EngineRef, Any] = {}
         for ref in late:
             self._died(asked[ref], f"{what} took longer than its deadline of {timeout_s:g} s", has_process=False)
-        if len(late) == len(handles):
+        if len(late) == len(handles) and not self.started:
             names = ", ".join(str(ref.index) for ref in late)
             raise DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s in engine {names}")
         for ref in handles.keys() - set(late):

@@ -78,7 +78,7 @@ class VllmOptions:
     enforce_eager: bool = False
     """Run without CUDA graphs."""
     enable_prefix_caching: bool = True
-    """Reuse the keys and values of shared prefixes; forgotten at every weight update."""
+    """Reuse the keys and values of shared prefixes; those of older weights are never used."""
     max_num_seqs: int = 256
     """Most requests decoded at once."""
     dtype: str | None = None
@@ -89,5 +89,7 @@ class VllmOptions:
     """Deadline of each part of a weight update."""
     start_timeout_s: float = 600.0
     """Deadline of an engine's start."""
+    hang_timeout_s: float = 120.0
+    """An engine that gives no token for so long while requests run counts as dead."""
     max_restarts: int = 3
     """How often dead engines are restarted before the run stops."""

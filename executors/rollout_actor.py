@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..envs.task import Task
 from .branching import Branching
 from .buffer import Group
 from .engines.base import UpdateMode
+from .engines.lockstep import Lockstep, Seat
 from .engines.vllm import VllmConfig, VllmEngine
 from .failover import Failover
 from .limits import Limits
@@ -42,7 +44,7 @@ class RolloutConfig:
     limits: Limits
     env_pool: EnvPoolOptions = field(default_factory=EnvPoolOptions)
     max_retries: int = 2
-    determinism_seed: int | None = None  # seed every request by task, attempt and turn
+    determinism_seed: int | None = None  # seed every request by task, attempt and turn, and sample in lockstep
 
 
 class RolloutActor:
@@ -58,6 +60,7 @@ class RolloutActor:
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
         self._failover = Failover(self._engine)
         self._generator = _gated(self._failover, config)
+        self._lockstep = None if config.determinism_seed is None else Lockstep(self._engine)
 
     async def start(self) -> int:
         """Start the engine, and workers for environments where they are asked for; return the context length."""
@@ -66,7 +69,10 @@ class RolloutActor:
         return self._engine.max_context
 
     async def restart(self) -> int:
-        """Start a dead engine anew and return its context length; until it has weights, episodes ask others or wait."""
+        """Start a dead or hung engine anew and return its context length.
+
+        Until it has weights, episodes wait or ask others; under full determinism they fail, and are begun again.
+        """
         self._failover.lost()
         await self._engine.restart()
         return self._engine.max_context
@@ -79,6 +85,11 @@ class RolloutActor:
         """Sample one completion for another actor's episode; raise `EngineDeadError` if this engine cannot."""
         return await self._failover.answer(prompt_ids, sampling, request)
 
+    async def expect(self, num_episodes: int) -> None:
+        """Under full determinism: sample nothing before so many more episodes have come, whenever each comes."""
+        if self._lockstep is not None:
+            self._lockstep.expect(num_episodes)
+
     async def run_group(
         self, task: Task, attempts: Sequence[int], sampling: Sampling, branching: Branching | None = None
     ) -> Group:
@@ -89,17 +100,33 @@ class RolloutActor:
         sampling = _with_stop_ids(sampling, self._stop_token_ids)
         seed = self._config.determinism_seed
         seed_for = None if seed is None else functools.partial(_seed, seed)
-        trajectories = await run_attempts(
-            self._executor,
-            task,
-            attempts,
-            self._generator,
-            sampling,
-            seed_for,
-            branching=branching,
-            max_retries=self._config.max_retries,
-        )
+        branching = branching or Branching()
+        seats = self._seats(attempts, branching)
+        try:
+            trajectories = await run_attempts(
+                self._executor,
+                task,
+                attempts,
+                lambda attempt: seats.get(attempt) or nullcontext(self._generator),
+                sampling,
+                seed_for,
+                branching=branching,
+                max_retries=self._config.max_retries,
+            )
+        finally:
+            for seat in seats.values():
+                seat.leave()  # those whose run a cancellation kept from beginning
         return Group(task, trajectories)
+
+    def _seats(self, attempts: Sequence[int], branching: Branching) -> dict[int, Seat]:
+        """Under full determinism, seat all attempts at once; those that branch off later have theirs again then."""
+        if self._lockstep is None:
+            return {}
+        seats = {attempt: self._lockstep.seat() for attempt in attempts}
+        for tree in branching.trees(attempts):
+            for attempt in tree[1:]:
+                seats[attempt].leave()
+        return seats
 
     async def sample(self, prompt_ids: list[int], sampling: Sampling) -> tuple[list[int], list[float]]:
         """Sample one bare completion and return its token ids and logprobs; for checks of the engine."""
@@ -124,7 +151,7 @@ class RolloutActor:
         await self._engine.health()
 
     async def begin_update(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
-        """Pause, as the mode says with running requests, and make ready for weights."""
+        """Pause, with running requests as the mode says, and make ready for weights."""
         await self._engine.pause(mode)
         await self._engine.begin_update()
 

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from ..agents.base import Sampling
 from ..envs.task import Task
-from ..errors import TurnGymError
+from ..errors import TurnGymError, WorkerError
 from .buffer import Finished, Group
 from .dispatch import Dispatcher, Job, RolloutPlan, RolloutState, Taken
 from .draws import TaskSource
@@ -189,7 +189,8 @@ class Rollouts:
         if isinstance(self._failure, TurnGymError):
             raise self._failure
         if self._failure is not None:
-            raise RuntimeError("the thread that keeps the rollouts going ended by an error") from self._failure
+            error = self._failure
+            raise WorkerError(f"the rollouts' thread ended by an error: {type(error).__name__}: {error}") from error
 
 
 def _keeper(groups: dict[int, Group], place: int) -> Callable[[Group], None]:

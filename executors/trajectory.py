@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,7 +128,7 @@ class Trajectory:
         shared = -1 if self.branch_of is None else self.branch_of[1]
         return sum(int((s.is_action & (s.turn > shared)).sum()) for s in self.sequences)
 
-    @property
+    @cached_property
     def oldest_version(self) -> int | None:
         """The version of the oldest sampled token; None when nothing was sampled."""
         oldest = [s.versions[s.is_action].min() for s in self.sequences if s.num_actions]

@@ -7,27 +7,28 @@ episodes in their place would make those that end early rarer among the attempts
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 
 from ..agents.base import Generator, Sampling
 from ..envs.task import Task
 from .branching import Branch, Branching, shared_turn
+from .env_pool import EnvFactory
 from .episode import Episode
 from .failures import EpisodeError
 from .multi_turn import MultiTurn
 from .retry import SeedFor, retrying
 from .trajectory import EndReason, Failure, Trajectory
 
-Again = Callable[[Trajectory], Awaitable[Trajectory]]
-"""From a leaf that failed to what comes of trying it again by itself, as a whole episode; perhaps the same leaf."""
+SeatOf = Callable[[int], AbstractContextManager[Generator]]
+"""From an attempt to what it asks for completions: entered when it begins or branches off, left when it has ended."""
 
 
 async def run_attempts(
     executor: MultiTurn,
     task: Task,
     attempts: Sequence[int],
-    generator: Generator,
+    seat_of: SeatOf,
     sampling: Sampling,
     seed_for: SeedFor | None = None,
     *,
@@ -41,7 +42,7 @@ async def run_attempts(
         executor: Runs each.
         task: What to do.
         attempts: Their numbers.
-        generator: The engine of all of them.
+        seat_of: The generator of each; all of one engine, for the sake of its cache.
         sampling: How to sample.
         seed_for: As `MultiTurn.run` takes it; leaves have their own numbers, so their seeds differ.
         branching: Where episodes fork; by default nowhere.
@@ -49,35 +50,47 @@ async def run_attempts(
         backoff_s: As `retrying` takes it.
     """
 
-    def by_itself(attempt: int, first: Trajectory | None = None) -> Awaitable[Trajectory]:
-        return retrying(
-            executor,
-            task,
-            attempt,
-            generator,
-            sampling,
-            seed_for,
-            max_retries=max_retries,
-            backoff_s=backoff_s,
-            first=first,
-        )
+    async def by_itself(attempt: int, first: Trajectory | None = None) -> Trajectory:
+        with seat_of(attempt) as generator:
+            return await retrying(
+                executor,
+                task,
+                attempt,
+                generator,
+                sampling,
+                seed_for,
+                max_retries=max_retries,
+                backoff_s=backoff_s,
+                first=first,
+            )
 
     async def run(numbers: tuple[int, ...]) -> tuple[Trajectory, ...]:
         if len(numbers) == 1:
             return (await by_itself(numbers[0]),)
-        root = executor.episode(task, numbers[0], generator, sampling, seed_for)
-        tree = _Tree(branching or Branching(), lambda leaf: by_itself(leaf.attempt, leaf))
-        return await tree.run(root, numbers, partial(root.begin, executor.env_factory))
+
+        def episode(generator: Generator) -> Episode:
+            return executor.episode(task, numbers[0], generator, sampling, seed_for)
+
+        return await _Tree(branching or Branching(), seat_of, by_itself).run(numbers, episode, executor.env_factory)
 
     trees = await asyncio.gather(*map(run, (branching or Branching()).trees(attempts)))
     return tuple(sorted((leaf for leaves in trees for leaf in leaves), key=lambda leaf: leaf.attempt))
 
 
 class _Tree:
-    """One tree while it grows. An episode in it stands for several attempts until it has forked often enough."""
+    """One tree while it grows. An episode in it stands for several attempts until it has forked often enough.
 
-    def __init__(self, branching: Branching, again: Again) -> None:
+    Args:
+        branching: Where it forks.
+        seat_of: The generator of each attempt.
+        again: From a failed leaf to what comes of trying it again by itself, as a whole episode; perhaps the same leaf.
+    """
+
+    def __init__(
+        self, branching: Branching, seat_of: SeatOf, again: Callable[[int, Trajectory], Awaitable[Trajectory]]
+    ) -> None:
         self._branching = branching
+        self._seat_of = seat_of
         self._again = again
         self._branches: dict[int, Branch | None] = {}
         self._leaves: dict[int, Trajectory] = {}
@@ -85,30 +98,36 @@ class _Tree:
         self._tasks = asyncio.TaskGroup()
 
     async def run(
-        self, root: Episode, attempts: tuple[int, ...], begin: Callable[[], Awaitable[None]]
+        self, attempts: tuple[int, ...], root: Callable[[Generator], Episode], env_factory: EnvFactory
     ) -> tuple[Trajectory, ...]:
         """Grow the tree and return its leaves, each with what it branched off."""
         self._branches[attempts[0]] = None
         try:
             async with self._tasks:
-                await self._grow(root, attempts, self._branching.turns, begin)
+                self._tasks.create_task(self._grow_root(attempts, root, env_factory))
         except ExceptionGroup as errors:  # no failure of an episode; the first says what it is
             raise errors.exceptions[0] from None
         return tuple(replace(leaf, branch_of=self._branch_of(leaf)) for leaf in self._leaves.values())
+
+    async def _grow_root(
+        self, attempts: tuple[int, ...], root: Callable[[Generator], Episode], env_factory: EnvFactory
+    ) -> None:
+        with self._seat_of(attempts[0]) as generator:
+            await self._grow(root(generator), attempts, self._branching.turns, env_factory)
 
     async def _grow(
         self,
         episode: Episode,
         attempts: tuple[int, ...],
         turns: tuple[int, ...],
-        begin: Callable[[], Awaitable[None]] | None = None,
+        env_factory: EnvFactory | None = None,
     ) -> None:
-        """Play an episode to its end; after each of the turns it forks."""
+        """Play an episode to its end; after each of the turns it forks. One that has not begun needs a factory."""
         failure: Failure | None = None
         end: EndReason | None = EndReason.FAILED
         try:
-            if begin is not None:
-                await begin()
+            if env_factory is not None:
+                await episode.begin(env_factory)
             for place, turn in enumerate(turns):
                 end = await episode.play_until(turn)
                 if end is not None:
@@ -122,7 +141,7 @@ class _Tree:
         finally:
             await episode.close()
         assert end is not None  # what has not ended was played on
-        self._end(episode.trajectory(end, failure), attempts)
+        await self._end(episode.trajectory(end, failure), attempts)
 
     async def _fork(
         self, episode: Episode, attempts: tuple[int, ...], turn: int, later_turns: tuple[int, ...]
@@ -146,27 +165,33 @@ class _Tree:
         self, episode: Episode, attempts: tuple[int, ...], turns: tuple[int, ...], is_forked: asyncio.Event
     ) -> None:
         """Fork an episode in the task that will play the twin: some environments want all their calls from one."""
-        try:
-            twin = await episode.fork(attempts[0])
-        except EpisodeError as failed:
-            self._end(replace(episode.trajectory(EndReason.FAILED, failed.failure), attempt=attempts[0]), attempts)
-            return
-        finally:
-            is_forked.set()
-        await self._grow(twin, attempts, turns)
+        with self._seat_of(attempts[0]) as generator:
+            twin: Episode | Failure
+            try:
+                twin = await episode.fork(attempts[0], generator)
+            except EpisodeError as failed:
+                twin = failed.failure
+            finally:
+                is_forked.set()
+            if isinstance(twin, Episode):
+                await self._grow(twin, attempts, turns)
+            else:
+                await self._end(episode.trajectory(EndReason.FAILED, twin), attempts)
 
-    def _end(self, trajectory: Trajectory, attempts: tuple[int, ...]) -> None:
+    async def _end(self, trajectory: Trajectory, attempts: tuple[int, ...]) -> None:
         """Keep what an episode came to, once for each attempt that it stands for; try failed ones again."""
-        for attempt in attempts:
-            if attempt != attempts[0]:
-                self._branches[attempt] = attempts[0], trajectory.num_turns - 1
-            leaf = replace(trajectory, attempt=attempt)
-            self._leaves[attempt] = leaf
+        first, *others = (replace(trajectory, attempt=attempt) for attempt in attempts)
+        for leaf in others:
+            self._branches[leaf.attempt] = attempts[0], trajectory.num_turns - 1
+            self._leaves[leaf.attempt] = leaf
             if not leaf.is_valid:
                 self._tasks.create_task(self._try_again(leaf))
+        self._leaves[first.attempt] = first
+        if not first.is_valid:
+            await self._try_again(first)  # in the seat that it has
 
     async def _try_again(self, leaf: Trajectory) -> None:
-        again = self._leaves[leaf.attempt] = await self._again(leaf)
+        again = self._leaves[leaf.attempt] = await self._again(leaf.attempt, leaf)
         if again.earlier_failures:
             self._strangers.add(leaf.attempt)
 

@@ -1,6 +1,11 @@
-"""Checkpoints on disk: complete or absent, a few of them, the newest first."""
+"""Checkpoints on disk: complete or absent, a few of them, the newest first.
+
+A checkpoint counts once `driver.json` stands in it. That is written last, when everything else is on the disk, and
+lists the other files with their sizes: a folder that lacks one, or has one that was cut off, is passed over.
+"""
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +14,7 @@ from typing import Any
 
 from ..errors import CheckpointError, ConfigError
 
-_DONE = "driver.json"  # written last and atomically: a folder without it was cut off half-way
+_DONE = "driver.json"
 
 
 @dataclass(frozen=True)
@@ -56,32 +61,80 @@ class CheckpointFolder:
         return folder.name
 
     def finish(self, step: int, state: dict[str, Any]) -> None:
-        """Mark a checkpoint complete, and drop the oldest beyond the number to keep."""
+        """Mark a checkpoint complete once it is on the disk, and drop the oldest beyond the number to keep."""
         folder = self.root / self.tag(step)
+        sizes = {str(path.relative_to(folder)): path.stat().st_size for path in _files(folder)}
+        for path in (*_files(folder), *_folders(folder)):
+            _sync(path)
         temporary = folder / f"{_DONE}.part"
-        temporary.write_text(json.dumps({"step": step, "state": state}, indent=1))
+        temporary.write_text(json.dumps({"step": step, "state": state, "sizes": sizes}, indent=1))
+        _sync(temporary)
         temporary.rename(folder / _DONE)
+        for path in (folder, self.root):
+            _sync(path)
         complete = sorted(path.parent for path in self.root.glob(f"step_*/{_DONE}"))
         for old in complete[: -self._max_num]:
+            (old / _DONE).unlink()  # first, so that what is half removed does not count
             shutil.rmtree(old)
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the newest complete checkpoint, and the names of newer ones that were cut off.
+        """Return the newest complete checkpoint, and a line for each newer one that cannot be used, with the reason.
 
         Raises:
-            CheckpointError: A complete one cannot be read.
+            CheckpointError: One was complete and is damaged, and there is no older one to go on from.
         """
-        cut_off: list[str] = []
+        passed_over: list[str] = []
+        was_complete = False
         for folder in sorted(self.root.glob("step_*"), reverse=True):
-            done = folder / _DONE
-            if not done.exists():
-                cut_off.append(folder.name)
+            if not (folder / _DONE).exists():
+                passed_over.append(f"checkpoint {folder.name} was cut off half-way and is not used")
                 continue
             try:
-                content = json.loads(done.read_text())
-                return Checkpoint(folder, int(content["step"]), content["state"]), cut_off
-            except (ValueError, KeyError) as error:
-                raise CheckpointError(
-                    f"{done} cannot be read ({error}); remove {folder} to use an older one"
-                ) from error
-        return None, cut_off
+                return _read(folder), passed_over
+            except CheckpointError as error:
+                was_complete = True
+                passed_over.append(f"checkpoint {folder.name} is damaged and is not used: {error}")
+        if was_complete:
+            raise CheckpointError(
+                f"no checkpoint in {self.root} can be used: {'; '.join(passed_over)}; "
+                "put back what is missing, or remove them to begin at the first step"
+            )
+        return None, passed_over
+
+
+def _read(folder: Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        CheckpointError: It is not as it was written.
+    """
+    try:
+        content = json.loads((folder / _DONE).read_text())
+        found = Checkpoint(folder, int(content["step"]), content["state"])
+        sizes: dict[str, int] = content["sizes"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{_DONE} cannot be read ({type(error).__name__}: {error})") from error
+    for name, size in sizes.items():
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{name} is missing")
+        if (length := path.stat().st_size) != size:
+            raise CheckpointError(f"{name} has {length} bytes, and {size} were written")
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != f"{_DONE}.part")
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
+
+
+def _sync(path: Path) -> None:
+    """Have a file or a folder's entries on the disk before anything relies on them."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

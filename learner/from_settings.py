@@ -113,6 +113,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         seed=settings.train.seed,
         num_threads=layout.engine_threads,
         sync_timeout_s=vllm.sync_timeout_s,
+        hang_timeout_s=vllm.hang_timeout_s,
         adapter=Adapter(lora.rank, lora.alpha) if lora.rank and lora.sync == "adapter" else None,
     )
     limits = Limits(
@@ -158,6 +159,7 @@ def teacher_config(settings: TrainSettings, layout: Layout) -> VllmConfig:
         seed=settings.train.seed,
         num_threads=layout.engine_threads,
         sync_timeout_s=settings.vllm.sync_timeout_s,
+        hang_timeout_s=settings.vllm.hang_timeout_s,
         max_batched_tokens=SCORING_TOKENS,
         scoring_temperature=settings.rollout.temperature or 1.0,  # greedy logprobs count as temperature 1
     )

@@ -43,7 +43,8 @@ class Frontier:
     @property
     def num_left(self) -> int:
         """Tasks that can still be drawn, over all passes."""
-        return self._num_draws - self._position + len(self._given_back)
+        # A run that goes on with fewer passes may stand behind their end.
+        return max(0, self._num_draws - self._position) + len(self._given_back)
 
     def draw(self) -> Draw | None:
         """Return the next task, those that were given back first; None when there is none left."""

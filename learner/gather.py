@@ -32,7 +32,7 @@ class Gathered:
 
 
 def gather(parts: Parts, settings: LoopSettings, on_idle: Callable[[], None]) -> Gathered:
-    """Take groups until the batch is full or no task is left; with a filter, more are taken for those it leaves out.
+    """Take groups until the batch is full, late, or no task is left; with a filter, more for those that it leaves out.
 
     Raises:
         InterruptedStepError: The run was asked to stop.
@@ -56,6 +56,8 @@ def gather(parts: Parts, settings: LoopSettings, on_idle: Callable[[], None]) ->
             scores.append(scores_A)
         groups += new
         num_kept += sum(verdicts(settings, new, scores_A).is_kept) if settings.filters else len(new)
+        if taken.is_late and num_kept:
+            break
     return _joined(settings, groups, np.concatenate(scores) if scores else None, dropped)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..executors.buffer import Group
 from ..executors.buffer_file import FINISHED, write_finished
-from ..executors.dispatch import check_failures
+from ..executors.failures import check_failures
 from ..executors.trajectory import Trajectory
 from .advantages import NEEDS_TEACHER
 from .attempts import rollout_metrics, staleness_metrics
@@ -66,9 +66,12 @@ def run_loop(
                 gathered.trajectories, now - ended_at if settings.runs_ahead else seconds["rollout"]
             )
             metrics |= staleness_metrics(trajectories, parts.sync.version, rollouts.counts, rollouts.num_ready)
+            metrics |= {} if parts.pools is None else parts.pools.metrics()
             kept = _kept(gathered.trajectories, settings.trajectories_per_step)
             metrics |= keep_trajectories(parts.folder.train_store, step, kept, progress.say)
-            check_failures(gathered.trajectories, len(gathered.trajectories), settings.max_failed_fraction)
+            num_attempts = len(gathered.trajectories)
+            if num_attempts >= settings.batches.attempts_per_step or not state.step:  # a few last ones say nothing
+                check_failures(gathered.trajectories, num_attempts, settings.max_failed_fraction)
             if not groups:
                 progress.say("no task is left: the last ones were all filtered out or dropped")
                 break
@@ -132,6 +135,8 @@ def save(parts: Parts, state: LoopState, scores: Scores) -> None:
     tag = parts.checkpoints.begin(state.step)
     parts.roles.save(str(parts.checkpoints.root), tag, {"step": state.step})
     write_finished(parts.checkpoints.root / tag / FINISHED, state.rollouts.finished)
+    if parts.pools is not None:
+        parts.pools.write(parts.checkpoints.root / tag)
     parts.checkpoints.finish(
         state.step,
         {

@@ -10,6 +10,7 @@ from ..executors.dispatch import RolloutState
 from ..executors.fleet import Fleet
 from ..executors.rollouts import Rollouts
 from .checkpoint import CheckpointFolder
+from .env_pools import EnvPools
 from .frontier import Frontier, FrontierState
 from .interrupt import Interrupt
 from .objective import Objective
@@ -107,3 +108,4 @@ class Parts:
     folder: RunFolder
     progress: Progress
     interrupt: Interrupt
+    pools: EnvPools | None = None  # None where environments do not live in rollout actors

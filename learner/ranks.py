@@ -7,7 +7,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from ..errors import LearnerError, WorkerError
+from ..errors import DeadlineError, LearnerError, WorkerError
 from ..executors.ray_calls import call_all
 from ..executors.weights import Bucket
 from .aggregations import Totals, count_totals
@@ -167,7 +167,7 @@ class Ranks:
     def _results(self, calls: list[Any], what: str, timeout_s: float | None = None) -> list[Any]:
         try:
             return call_all(calls, timeout_s or self._timeout_s, what)
-        except WorkerError as error:
+        except (WorkerError, DeadlineError) as error:
             raise LearnerError(f"the learner: {error}") from error
 
 

@@ -3,16 +3,15 @@
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ..errors import ConfigError, EngineError, TrajectoryError
-from ..executors.buffer_file import FINISHED, read_finished
+from ..errors import ConfigError
 from ..executors.rollouts import Rollouts
 from .checkpoint import Checkpoint, CheckpointFolder
+from .env_pools import EnvPools
 from .from_settings import (
     critic_model,
     engine_dtype,
@@ -22,37 +21,27 @@ from .from_settings import (
     rollout_plan,
     update_mode,
 )
-from .frontier import Frontier, FrontierState
+from .frontier import Frontier
 from .inputs import Inputs
 from .interrupt import EXIT_CODE, Interrupt, signals_raise
-from .kl_controller import resumed_coef
 from .launch import check_one_gpu, load_all, make_roles, make_teacher
-from .loop import run_loop, save
-from .loop_parts import LoopState, Parts
+from .loop import save
+from .loop_parts import Parts
 from .memory import MemoryMeter
 from .placement import Cluster, plan_layout
 from .progress import Progress
-from .report import Scores, draw_rewards, print_report, summarise
-from .roles import Roles
+from .report import draw_rewards, print_report, summarise
 from .run_folder import RunFolder
 from .run_plan import Plan, make_plan, written_by
 from .settings import TrainSettings
+from .standing import Standing, begun, go_on, resumed
 from .weight_sync import WeightSync
-
-
-@dataclass
-class Standing:
-    """Where the run stands, from its earlier parts on; the loop adds to it."""
-
-    state: LoopState
-    scores: Scores
-    rows: list[dict[str, Any]]
 
 
 def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> int:
     """Train, and return the exit code: 0, or 130 when interrupted."""
     plan = make_plan(settings, inputs)
-    checkpoints, checkpoint, cut_off = _checkpoints(settings)
+    checkpoints, checkpoint, passed_over = _checkpoints(settings)
     agent = settings.agent or "env:Prompt"
     folder = RunFolder(Path(settings.ckpt.output_dir), resumes=settings.ckpt.load_enable, agent=agent)
     progress = Progress(plan.num_steps)
@@ -60,8 +49,8 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
         progress.say(complaint)
     if folder.moved_to is not None:
         progress.say(f"the earlier run was moved to {folder.moved_to}")
-    for name in cut_off:
-        progress.say(f"checkpoint {name} was cut off half-way and is not used")
+    for line in passed_over:
+        progress.say(line)
     with ExitStack() as stack:
         stack.enter_context(progress)
         memory = MemoryMeter()
@@ -77,15 +66,12 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
         interrupt.on_set(parts.roles.request_stop)
         if parts.teacher is not None:
             interrupt.on_set(parts.teacher.request_stop)
-        try:
-            groups = run_loop(parts, loop_settings(settings, plan.num_steps), done.state, done.scores, done.rows)
-        except (TrajectoryError, EngineError):
-            # The learner is well and stands after a whole step: what it learned must not go down with the engines.
-            if done.state.step:
-                save(parts, done.state, done.scores)
-            raise
+        groups = go_on(parts, loop_settings(settings, plan.num_steps), done)
         if done.state.is_interrupted:
-            # The engines have nothing to save, and end while the learner does.
+            # The engines end while the learner saves.
+            parts.rollouts.close()  # else it would have them started anew
+            if parts.pools is not None:
+                parts.pools.gather()
             parts.fleet.kill()
             if parts.teacher is not None:
                 parts.teacher.kill()
@@ -100,18 +86,18 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
 
 
 def _checkpoints(settings: TrainSettings) -> tuple[CheckpointFolder, Checkpoint | None, list[str]]:
-    """Return the folder of checkpoints, the one to go on from, and the names of newer ones that were cut off."""
+    """Return the folder of checkpoints, the one to go on from, and lines about newer ones that cannot be used."""
     ckpt = settings.ckpt
     checkpoints = CheckpointFolder(Path(ckpt.path or f"{ckpt.output_dir}/checkpoints"), ckpt.max_num)
     if not ckpt.load_enable and ckpt.path is None:
         return checkpoints, None, []  # what is there is an earlier run's, and moved aside with it
-    newest, cut_off = checkpoints.newest()
+    newest, passed_over = checkpoints.newest()
     if newest is not None and not ckpt.load_enable:
         raise ConfigError(
             f"--ckpt.path {ckpt.path!r} holds {newest.path.name} of an earlier run; "
             "go on with it by --ckpt.load_enable, or name another folder"
         )
-    return checkpoints, newest, cut_off
+    return checkpoints, newest, passed_over
 
 
 def _start(
@@ -156,7 +142,13 @@ def _start(
     frontier = Frontier(inputs.tasks, settings.train.num_episodes, settings.train.seed, inputs.fingerprint)
     rollouts = Rollouts(fleet, frontier, pace(settings), rollout_plan(settings))
     stack.callback(rollouts.close)
-    done = _resume(settings, roles, checkpoints, checkpoint, frontier, rollouts, folder, progress)
+    pools = EnvPools(fleet, settings.env_pool.timeout_s)
+    if settings.ckpt.load_enable:
+        done = resumed(checkpoint, roles, frontier, rollouts, folder, settings.algo.kl, progress.say)
+        if checkpoint is not None:
+            pools.load(checkpoint.path)
+    else:
+        done = begun(frontier, settings.algo.kl)
     version = 0 if checkpoint is None else int(checkpoint.state["version"])
     sync = WeightSync(
         roles["actor"],
@@ -192,46 +184,9 @@ def _start(
         folder=folder,
         progress=progress,
         interrupt=interrupt,
+        pools=pools,
     )
     return parts, done
-
-
-def _resume(
-    settings: TrainSettings,
-    roles: Roles,
-    checkpoints: CheckpointFolder,
-    checkpoint: Checkpoint | None,
-    frontier: Frontier,
-    rollouts: Rollouts,
-    folder: RunFolder,
-    progress: Progress,
-) -> Standing:
-    """Go on from the newest checkpoint if the user wants that and there is one."""
-    if not settings.ckpt.load_enable:
-        return Standing(LoopState(frontier.state(), kl_coef=settings.algo.kl.init_coef), Scores({}), [])
-    if checkpoint is None:
-        progress.say(f"there is no checkpoint in {checkpoints.root}: the run begins at the first step")
-        folder.forget_steps_after(-1)
-        return Standing(LoopState(frontier.state(), kl_coef=settings.algo.kl.init_coef), Scores({}), [])
-    roles.load(str(checkpoints.root), checkpoint.path.name)
-    complaint = frontier.restore(FrontierState(**checkpoint.state["frontier"]))
-    progress.say(complaint or f"going on after step {checkpoint.step}")
-    if complaint is None:
-        finished = read_finished(checkpoint.path / FINISHED, frontier.named)
-        rollouts.restore(finished, checkpoint.state["rollout_counts"])
-    scores = Scores({int(step): reward for step, reward in checkpoint.state["scores"].items()})
-    rollout_state, frontier_state = rollouts.state(frontier.state)
-    state = LoopState(
-        frontier_state,
-        rollout_state,
-        checkpoint.step,
-        checkpoint.state["optimizer_steps"],
-        checkpoint.state["critic_steps"],
-        saved_step=checkpoint.step,
-        part=checkpoint.state["part"] + 1,
-        kl_coef=resumed_coef(settings.algo.kl, checkpoint.state["kl_coef"]),
-    )
-    return Standing(state, scores, folder.forget_steps_after(checkpoint.step))
 
 
 def _finish(plan: Plan, parts: Parts, done: Standing, memory: MemoryMeter) -> dict[str, Any]:

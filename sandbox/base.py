@@ -6,108 +6,29 @@ is never to be read as a reward.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import ClassVar, Literal
 
 from ..errors import ProgramError, SandboxError
 from .job import Job, make_job
 from .limits import Limits
-
-Ended = Literal["ok", "nonzero", "signal", "timeout", "memory", "output", "killed"]
-"""How a program ended: by itself (ok, nonzero), by a signal of its own making (signal), at a limit (timeout: wall or
-CPU time; memory: killed at the limit; output: it wrote more than `flood_bytes`), or by its own doing in another way, as
-by breaking what runs it (killed)."""
-
-CellEnded = Literal["ok", "error", "interrupted", "timeout", "memory", "output", "exited"]
-"""How a cell ended: `exited` means that its interpreter is gone by its own doing, as by os._exit."""
-
-
-@dataclass(frozen=True)
-class ExecResult:
-    """How a program ended, and what it wrote."""
-
-    ended: Ended
-    exit_code: int | None
-    """0 to 255; None unless it ended as ok or nonzero."""
-    signal: int | None
-    """The number of the signal that ended it, if one did."""
-    out: bytes
-    err: bytes
-    is_out_truncated: bool
-    is_err_truncated: bool
-    wall_s: float
-    cpu_s: float | None
-    """Of all its processes that were waited for; None where nobody could tell."""
-    peak_memory_bytes: int | None
-    tier: str
-    """How well it was isolated: the backend's `tier`."""
-
-    @property
-    def is_ok(self) -> bool:
-        """Whether it ended by itself with exit code 0."""
-        return self.ended == "ok"
-
-    @property
-    def out_text(self) -> str:
-        """What it wrote to stdout; what is not UTF-8 is replaced."""
-        return self.out.decode(errors="replace")
-
-    @property
-    def err_text(self) -> str:
-        """What it wrote to stderr; what is not UTF-8 is replaced."""
-        return self.err.decode(errors="replace")
-
-
-@dataclass(frozen=True)
-class CellResult:
-    """What one cell of a session did."""
-
-    ended: CellEnded
-    out: bytes
-    err: bytes
-    value: str | None
-    """repr of the last expression's value, if the cell ends with an expression whose value is not None (Python)."""
-    error: str | None
-    """The traceback, or what else is to be said about a cell that did not end as ok."""
-    exit_code: int | None
-    """Of the last command (shell); None for Python."""
-    is_out_truncated: bool
-    is_err_truncated: bool
-    wall_s: float
-    tier: str
-    is_alive: bool
-    """Whether the session goes on, with its variables; after False each further cell raises SandboxDeadError."""
-
-    @property
-    def out_text(self) -> str:
-        """What it wrote to stdout; what is not UTF-8 is replaced."""
-        return self.out.decode(errors="replace")
-
-    @property
-    def err_text(self) -> str:
-        """What it wrote to stderr; what is not UTF-8 is replaced."""
-        return self.err.decode(errors="replace")
-
-
-@dataclass(frozen=True)
-class FileInfo:
-    """One entry below a session's work folder."""
-
-    path: str
-    """Relative to the work folder; what is not UTF-8 in it is escaped as Python does (surrogateescape)."""
-    kind: Literal["file", "folder", "link", "other"]
-    num_bytes: int
+from .results import CellResult, ExecResult, FileInfo
 
 
 class Session(ABC):
     """A persistent interpreter with a work folder of its own; one cell at a time.
 
     Also a context manager: `async with await sandbox.open_session() as session`. After `close`, and once its
-    interpreter is gone, every call raises SandboxDeadError (a ledger of live sessions is the backend's `num_sessions`).
+    interpreter is gone by the doing of its cells, every call raises SandboxDeadError, and nothing of it is run. Where
+    they did nothing to end it, it is SandboxLostError. (A ledger of live sessions is the backend's `num_sessions`.)
     """
 
     can_fork: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def is_alive(self) -> bool:
+        """Whether it is open and its interpreter there, as far as is known; after False it is never True again."""
 
     @abstractmethod
     async def run_cell(self, code: str, *, timeout_s: float | None = None) -> CellResult:
@@ -122,7 +43,8 @@ class Session(ABC):
 
         Raises:
             ProgramError: The code is no text, empty or too long.
-            SandboxDeadError: The session is closed or its interpreter gone.
+            SandboxDeadError: The session was closed or its interpreter gone before; nothing of this cell was run.
+            SandboxLostError: The session was ended by nothing of its cells' doing, before this cell or under it.
             SandboxError: The sandbox itself failed, or another cell is running.
         """
 
@@ -182,7 +104,8 @@ class Session(ABC):
         """Return a second session with the same interpreter state and a copy of the work folder.
 
         Raises:
-            SandboxError: This backend cannot (`can_fork`), or the interpreter did not.
+            ForkRefusedError: The interpreter does not fork, for what its cells did to it or left running.
+            SandboxError: This backend cannot (`can_fork`), or failed.
         """
         raise SandboxError(f"{type(self).__name__} cannot fork; its can_fork says so")
 
@@ -255,11 +178,13 @@ class Sandbox(ABC):
             language: One of `LANGUAGES`.
             argv: A command instead of code; its first word is looked up in the sandbox's PATH.
             stdin: What it can read.
-            files: Contents by path below the work folder.
+            files: Contents by path below the work folder; one that the command's first word names (`./main`) can be
+                executed.
             limits: By default `Limits()`.
 
         Raises:
             ProgramError: The program cannot be run as given: not text, empty, too long, an unsafe path.
+            SandboxLostError: The program was killed from outside, or for the memory that the machine lacks.
             SandboxError: The sandbox failed; nothing is known about the program.
         """
         job = make_job(code, language, argv, stdin, files, limits or Limits())

@@ -57,6 +57,7 @@ CHECKS: dict[str, Check] = {
         files.check_bad_snapshots,
         files.check_fork,
         files.check_fork_of_much,
+        files.check_fork_refused,
         check_leaks,
     )
 }

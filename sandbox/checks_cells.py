@@ -37,6 +37,8 @@ async def check_cells(sandbox: Sandbox) -> AsyncIterator[str]:
             result = await session.run_cell(code)
             for message in differs(f"cell {code!r}", result, is_alive=True, tier=sandbox.tier, **wanted):
                 yield message
+            if not session.is_alive:
+                yield f"is_alive of the session is False after cell {code!r}"
 
 
 async def check_cell_errors(sandbox: Sandbox) -> AsyncIterator[str]:
@@ -74,7 +76,7 @@ async def check_cell_timeout(sandbox: Sandbox) -> AsyncIterator[str]:
             )
             for message in differs(f"late cell {code!r}", late, ended="timeout", is_alive=True):
                 yield message
-            if not 0.45 <= late.wall_s < 5.0:
+            if not 0.45 <= late.wall_s < 30.0:
                 yield f"a cell with 0.5 s to run took {late.wall_s:.2f} s"
             for message in differs("a cell after a late one", await session.run_cell("x, y"), value="(5, 1)"):
                 yield message
@@ -162,6 +164,8 @@ async def is_dead(when: str, session: Session) -> AsyncIterator[str]:
         ("list_files", session.list_files()),
         ("snapshot", session.snapshot()),
     )
+    if session.is_alive:
+        yield f"is_alive is True {when}"
     for name, call in calls:
         try:
             await call

@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from ..errors import ProgramError
-from .base import ExecResult, Sandbox
+from .base import Sandbox
 from .checks_clean import changes, look
 from .checks_host import MARK, Canaries, marking, new_mark, still_running
 from .checks_judge import Problem, wrong_fields
 from .hostile.attack import attack
 from .hostile.program import HostileProgram
+from .results import ExecResult
 
 _RUN_TIMEOUT_S = 60.0
 _HARMLESS = attack(

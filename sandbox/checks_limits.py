@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from ..errors import ConfigError, ProgramError, TurnGymError, UnknownNameError
-from .base import ExecResult, Sandbox
+from .base import Sandbox
 from .checks_host import marking, new_mark, still_running
 from .checks_judge import differs, wrong_fields
 from .job import MAX_CODE_BYTES
 from .limits import Limits
+from .results import ExecResult
 
 _COUNT_FORKS = """
 import os, time
@@ -147,9 +148,9 @@ async def check_cancellation(sandbox: Sandbox) -> AsyncIterator[str]:
     await asyncio.sleep(0.4)
     for task in tasks:
         task.cancel()
-    done, late = await asyncio.wait(tasks, timeout=10.0)
+    done, late = await asyncio.wait(tasks, timeout=30.0)
     if late:
-        yield f"{len(late)} of {len(tasks)} cancelled runs did not end within 10 s"
+        yield f"{len(late)} of {len(tasks)} cancelled runs did not end within 30 s"
     if wrong := [task for task in done if not task.cancelled()]:
         yield f"{len(wrong)} cancelled runs ended otherwise than by CancelledError: {wrong[0].exception()!r}"
     if left := await still_running(mark):

@@ -4,7 +4,7 @@ import io
 import tarfile
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
-from ..errors import ProgramError, SandboxError
+from ..errors import ForkRefusedError, ProgramError, SandboxError
 from .base import Sandbox
 from .checks_judge import differs
 from .limits import Limits
@@ -27,6 +27,17 @@ async def _refused(what: str, call: Awaitable[object]) -> AsyncIterator[str]:
         pass
     except Exception as error:  # it is looked at
         yield f"{what} wants ProgramError, got {error!r:.200}"
+
+
+_AGAINST_FORKS = {
+    "a broken os.fork": "import os; os.fork = lambda: 1 / 0",
+    "an end at the fork": "import os; os.register_at_fork(before=lambda: os._exit(0))",
+    "an end of the forked": "import os; os.register_at_fork(after_in_child=lambda: os._exit(0))",
+    "all processes in use": (
+        "import threading, time\nfor _ in range(20):\n"
+        "    try: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n    except RuntimeError: break"
+    ),
+}
 
 
 async def check_session_files(sandbox: Sandbox) -> AsyncIterator[str]:
@@ -219,3 +230,23 @@ async def check_fork_of_much(sandbox: Sandbox) -> AsyncIterator[str]:
             yield message
         for fork in forks:
             await fork.close()
+
+
+async def check_fork_refused(sandbox: Sandbox) -> AsyncIterator[str]:
+    """What cells do against a fork is their own fault: it works all the same, or it is a ForkRefusedError."""
+    limits = Limits(num_processes=8)
+    for what, code in _AGAINST_FORKS.items():
+        async with await sandbox.open_session(limits=limits) as session:
+            if not session.can_fork:
+                return
+            await session.run_cell(f"x = 5\n{code}")
+            try:
+                async with await session.fork() as fork:
+                    for message in differs(f"a fork after {what}", await fork.run_cell("x"), value="5"):
+                        yield message
+            except ForkRefusedError:
+                pass
+            except SandboxError as error:
+                yield f"a fork after {what} wants to work or ForkRefusedError, got {error!r:.200}"
+        for message in differs(f"a run after {what}", await sandbox.run("print(1)"), ended="ok", out=b"1\n"):
+            yield message

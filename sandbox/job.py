@@ -1,5 +1,6 @@
 """A request to run something in a sandbox, checked once for all backends."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -25,6 +26,8 @@ class Job:
     limits: Limits = field(default_factory=Limits)
     reserves_address_space: bool = False
     """It maps far more memory than it uses (Node.js), so only used memory can be limited."""
+    executable: str | None = None
+    """The one of its files that can be executed, for the command's first word names it."""
 
 
 def check_path(path: str) -> str:
@@ -99,10 +102,24 @@ def make_job(
         words = tuple(argv)
         if not words or not all(isinstance(word, str) and "\0" not in word for word in words) or not words[0]:
             raise ProgramError(f"wanted argv as words without NUL characters, got {argv!r:.200}")
-        return Job(words, None, stdin, placed, limits)
+        return Job(words, None, stdin, placed, limits, executable=_own_file(words[0], placed))
     spoken = LANGUAGES[language_name]
     source = check_code(code, language_name)
     if spoken.argv is None:
         return Job(None, source, stdin, placed, limits)
     placed[spoken.file_name] = source.encode()
-    return Job(spoken.argv, None, stdin, placed, limits, spoken.reserves_address_space)
+    command = spoken.argv
+    if spoken.compile_argv is not None:
+        command = ("bash", "-c", f"{shlex.join(spoken.compile_argv)} && exec {shlex.join(command)}")
+    return Job(command, None, stdin, placed, limits, spoken.reserves_address_space)
+
+
+def _own_file(word: str, files: Mapping[str, bytes]) -> str | None:
+    """Return which of the files a command's first word names, as `./main` does; a bare word is looked up in PATH."""
+    if "/" not in word:
+        return None
+    try:
+        path = check_path(word)
+    except ProgramError:  # a path outside of the work folder
+        return None
+    return path if path in files else None

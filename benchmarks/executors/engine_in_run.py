@@ -64,7 +64,7 @@ async def bare_round(engine: VllmEngine, requests: list[tuple[list[int], int]], 
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        async for output in engine._engine.generate({"prompt_token_ids": prompt}, params, f"{tag}-{index}"):
+        async for output in engine._child._engine.generate({"prompt_token_ids": prompt}, params, f"{tag}-{index}"):
             count = len(output.outputs[0].token_ids)
         return count
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ConfigError, ProgramError, SandboxDeadError, SandboxError
-from ...sandbox.base import CellResult, Sandbox, Session
+from ...sandbox.base import Sandbox, Session
 from ...sandbox.limits import Limits
 from ...sandbox.registration import SANDBOXES, shared_sandbox
+from ...sandbox.results import CellResult
 from ..graders.code import cut
 
 _ENDED = {
@@ -55,6 +56,8 @@ class SandboxChoice:
 class ToolSession:
     """An interpreter that begins with its first cell, and anew after a cell that ended it.
 
+    A cell is never run twice. One that is lost with state that earlier cells had made is an error, not a fresh start.
+
     Args:
         choice: Where it runs.
         limits: Of the session; `wall_s` is what one cell may take.
@@ -68,6 +71,7 @@ class ToolSession:
         self._limits = limits
         self._max_output_chars = max_output_chars
         self._session: Session | None = None
+        self._has_state = False  # whether a cell was begun in the session
 
     @property
     def can_fork(self) -> bool:
@@ -78,6 +82,7 @@ class ToolSession:
         """Run a cell and return what to tell the model; whatever its code does is no error.
 
         Raises:
+            SandboxLostError: The interpreter was lost by nothing of its cells' doing, and with it what they had made.
             SandboxError: The sandbox failed.
         """
         try:
@@ -94,10 +99,14 @@ class ToolSession:
         return "\n".join(part for part in parts if part) or "(no output)"
 
     async def fork(self) -> "ToolSession":
-        """Return one with a copy of the interpreter and its files."""
+        """Return one with a copy of the interpreter and its files.
+
+        Raises:
+            ForkRefusedError: What cells did to the interpreter keeps it from being forked.
+        """
         twin = ToolSession(self._choice, self._limits, self._max_output_chars)
         if self._session is not None:
-            twin._session = await self._session.fork()
+            twin._session, twin._has_state = await self._session.fork(), self._has_state
         return twin
 
     async def close(self) -> None:
@@ -111,17 +120,26 @@ class ToolSession:
 
     async def _run(self, code: str) -> tuple[CellResult, bool]:
         """Run a cell; say also whether the interpreter had to be started anew for it."""
-        if self._session is not None:
-            try:
-                return await self._session.run_cell(code), False
-            except SandboxDeadError:  # something that earlier cells left behind ended it between two cells
-                await self.close()
-                return await (await self._open()).run_cell(code), True
-        return await (await self._open()).run_cell(code), False
+        if self._session is not None and not (self._session.is_alive or self._has_state):
+            await self.close()  # it went before anything was in it
+        try:
+            return await self._run_once(code), False
+        except SandboxDeadError:  # what earlier cells left behind ended it before this cell, of which nothing ran
+            if not self._has_state:
+                raise
+            await self.close()
+            return await self._run_once(code), True
 
-    async def _open(self) -> Session:
-        self._session = await (await self._choice.get()).open_session(limits=self._limits)
-        return self._session
+    async def _run_once(self, code: str) -> CellResult:
+        if self._session is None:
+            self._session = await (await self._choice.get()).open_session(limits=self._limits)
+            self._has_state = False
+        had_state, self._has_state = self._has_state, True
+        try:
+            return await self._session.run_cell(code)
+        except ProgramError:  # nothing was run
+            self._has_state = had_state
+            raise
 
 
 def _output(result: CellResult) -> str:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 from ...errors import ConfigError, GraderError, ProgramError
-from ...sandbox.base import Ended, Sandbox
+from ...sandbox.base import Sandbox
 from ...sandbox.job import check_code
 from ...sandbox.limits import Limits
+from ...sandbox.results import Ended
 
 Outcome = Literal[
     "passed", "wrong", "error", "not data", "forged", "exited", "timeout", "memory", "output", "refused", "not run"

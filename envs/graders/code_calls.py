@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...errors import ConfigError
-from ...sandbox.base import ExecResult
+from ...sandbox.results import ExecResult
 from .code import (
     OUTCOME_OF_END,
     CodeTests,

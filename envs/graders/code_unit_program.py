@@ -3,7 +3,8 @@
 from typing import Any  # of a reply, whose form the program chose
 
 from ...errors import GraderError, SandboxDeadError
-from ...sandbox.base import CellEnded, CellResult, Session
+from ...sandbox.base import Session
+from ...sandbox.results import CellEnded, CellResult
 from .code import Grading, Outcome, grader_files
 from .code_unit_solution import MARK
 from .code_values import decode, encode

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from ...sandbox.base import CellResult
+from ...sandbox.results import CellResult
 from .code import CodeVerdict, Outcome, first_failure
 from .code_unit_solution import MARK
 from .code_values import decode

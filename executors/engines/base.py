@@ -13,14 +13,6 @@ from ...errors import EngineError
 from ..weights import Bucket
 
 
-class UpdateMode(StrEnum):
-    """What becomes of running requests when weights are updated."""
-
-    DRAIN = "drain"  # they finish first; a completion has one version
-    RECOMPUTE = "recompute"  # they stay, and their keys and values are computed anew under the new weights
-    KEEP = "keep"  # they stay, with their old keys and values
-
-
 class Scorer(Protocol):
     """Says how likely given tokens are."""
 
@@ -46,6 +38,14 @@ class Scorer(Protocol):
         ...
 
 
+class UpdateMode(StrEnum):
+    """What becomes of running requests when weights change; new ones wait for `resume` in every mode."""
+
+    DRAIN = "drain"  # they finish first: a completion has one version
+    RECOMPUTE = "recompute"  # they stay; their keys and values are computed again under the new weights
+    KEEP = "keep"  # they stay with the keys and values they have
+
+
 @runtime_checkable
 class EngineControl(Protocol):
     """Pause, receive weights, resume; every call ends within its deadline or raises."""
@@ -59,16 +59,23 @@ class EngineControl(Protocol):
         """Return if requests can be answered.
 
         Raises:
-            EngineDeadError: They cannot; the message says why.
+            EngineDeadError: They cannot, or none has been for too long; the message says why.
         """
         ...
 
     async def pause(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
-        """Let running requests finish, admit no more, and forget cached keys and values."""
+        """Hold new requests until `resume`, and do with running ones as the mode says.
+
+        Whatever the mode, no request that begins after an update is served keys and values of older weights.
+
+        Raises:
+            EngineError: `DRAIN` after a pause that holds running requests: they cannot finish.
+            DeadlineError: Running requests did not finish in time.
+        """
         ...
 
     async def begin_update(self) -> None:
-        """Make ready for buckets; the engine must be paused."""
+        """Make ready for buckets; the engine must be paused. An update that was begun and not finished is dropped."""
         ...
 
     async def load_bucket(self, bucket: Bucket) -> int:
@@ -76,11 +83,15 @@ class EngineControl(Protocol):
         ...
 
     async def finish_update(self, version: int) -> None:
-        """Use the loaded weights from now on, under this version."""
+        """Use the loaded weights from now on; tokens sampled from now on carry this version, and no earlier ones."""
         ...
 
     async def resume(self) -> None:
-        """Admit requests again."""
+        """Admit requests again, and go on with those that were held.
+
+        Raises:
+            WeightSyncError: An update was begun and not finished: nobody can say which weights would sample.
+        """
         ...
 
     async def close(self) -> None:

@@ -38,6 +38,8 @@ CHECKS: list[Callable[[Probe], AsyncIterator[str]]] = [
     control.check_cancellation,
     control.check_pausing,
     control.check_update,
+    control.check_recompute,
+    control.check_keep,
 ]
 
 

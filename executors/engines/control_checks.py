@@ -1,12 +1,14 @@
 """Checks of many requests at once, of pauses, updates and the end; each yields what is wrong."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import numpy as np
 
 from ...agents.base import Completion
 from ...errors import EngineDeadError
+from .base import UpdateMode
 from .probe import Probe
 
 
@@ -64,22 +66,28 @@ async def check_pausing(probe: Probe) -> AsyncIterator[str]:
 
 async def check_update(probe: Probe) -> AsyncIterator[str]:
     """An update loads what was sent, and its version stamps every token from then on."""
-    engine = probe.engine
-    version = engine.version + 1
-    await engine.pause()
-    try:
-        await engine.begin_update()
-        for index, bucket in enumerate(probe.buckets):
-            if (came := await engine.load_bucket(bucket)) != bucket.checksum:
-                yield f"bucket {index} was sent with checksum {bucket.checksum} and arrived with {came}"
-        await engine.finish_update(version)
-    finally:
-        await engine.resume()
-    if engine.version != version:
-        yield f"after finish_update({version}) the engine is at version {engine.version}"
+    version = probe.engine.version + 1
+    await probe.engine.pause()
+    async for problem in _update(probe, version):
+        yield problem
+    await probe.engine.resume()
+    if probe.engine.version != version:
+        yield f"after finish_update({version}) the engine is at version {probe.engine.version}"
     completion = await probe.ask(probe.prompt(7), 4)
     if (completion.versions != version).any():
         yield f"tokens sampled at version {version} carry {np.unique(completion.versions).tolist()}"
+
+
+async def check_recompute(probe: Probe) -> AsyncIterator[str]:
+    """With `UpdateMode.RECOMPUTE` running requests stay, and each token has the version that sampled it."""
+    async for problem in _update_midway(probe, UpdateMode.RECOMPUTE):
+        yield problem
+
+
+async def check_keep(probe: Probe) -> AsyncIterator[str]:
+    """The same with `UpdateMode.KEEP`."""
+    async for problem in _update_midway(probe, UpdateMode.KEEP):
+        yield problem
 
 
 async def check_closing(probe: Probe) -> AsyncIterator[str]:
@@ -97,3 +105,54 @@ async def check_closing(probe: Probe) -> AsyncIterator[str]:
             yield f"{name} worked after close; wanted EngineDeadError"
         except EngineDeadError:
             pass
+
+
+async def _update_midway(probe: Probe, mode: UpdateMode) -> AsyncIterator[str]:
+    """Load the same weights twice while requests run, and compare with completions that nothing disturbed."""
+    engine, before = probe.engine, probe.engine.version
+    num_tokens = engine.max_context - len(probe.prompt(0))  # what is sampled must outlast both pauses
+    undisturbed = await asyncio.gather(*(probe.ask(probe.prompt(600 + i), num_tokens) for i in range(4)))
+    running = [asyncio.ensure_future(probe.ask(probe.prompt(600 + i), num_tokens)) for i in range(4)]
+    for version in (before + 1, before + 2):
+        await asyncio.sleep(0.05)
+        await engine.pause(mode)
+        if all(task.done() for task in running):
+            yield f"pause({mode.value!r}) let all running requests of {num_tokens} tokens finish; they must stay"
+        held = asyncio.ensure_future(probe.ask(probe.prompt(604), 1))
+        await asyncio.wait([held], timeout=probe.hold_s)
+        if held.done():
+            yield f"a request that came during pause({mode.value!r}) was not held"
+        async for problem in _update(probe, version):
+            yield problem
+        await engine.resume()
+        if ((late := await held).versions != version).any():
+            yield f"a request held over the update to version {version} carries {np.unique(late.versions).tolist()}"
+    spanning = 0
+    for index, (answer, alone) in enumerate(zip(await asyncio.gather(*running), undisturbed, strict=True)):
+        versions = answer.versions.tolist()
+        spanning += versions[-1:] != versions[:1]
+        if sorted(versions) != versions or not set(versions) <= {before, before + 1, before + 2}:
+            yield f"versions went {_runs(versions)} over updates to {before + 1} and {before + 2}"
+        if len(versions) != len(alone.token_ids):
+            yield f"request {index} gave {len(versions)} tokens over updates, and {len(alone.token_ids)} without"
+        same = int(np.cumprod(answer.token_ids[: len(versions)] == alone.token_ids[: len(versions)]).sum())
+        if answer.logprobs is not None and alone.logprobs is not None and len(versions) == len(alone.token_ids):
+            apart = np.abs(answer.logprobs[:same] - alone.logprobs[:same]).max(initial=0.0)
+            if apart > probe.tolerance:
+                yield f"updates with the same weights moved the logprobs of request {index} by {apart:.4f}"
+    if not spanning:
+        yield f"no completion of {num_tokens} tokens has more than one version; updates came while they ran"
+
+
+async def _update(probe: Probe, version: int) -> AsyncIterator[str]:
+    """Send the probe's weights to the paused engine."""
+    await probe.engine.begin_update()
+    for index, bucket in enumerate(probe.buckets):
+        if (came := await probe.engine.load_bucket(bucket)) != bucket.checksum:
+            yield f"bucket {index} was sent with checksum {bucket.checksum} and arrived with {came}"
+    await probe.engine.finish_update(version)
+
+
+def _runs(versions: list[int]) -> str:
+    """Return versions as `3 x 0, 5 x 1`."""
+    return ", ".join(f"{len(list(run))} x {version}" for version, run in itertools.groupby(versions))

@@ -2,54 +2,48 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from ...agents.base import Completion, Sampling, StopReason
+from ...agents.base import Completion, Sampling
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
 from .base import UpdateMode, check_scorable
+from .lockstep import Ask
+from .script import SCRIPTED_LOGPROB, Reply, Request, Script, script_of
 from .toy_policy import ToyPolicy
+from .version_spans import VersionSpans
 
-SCRIPTED_LOGPROB = float(np.log(0.5))  # of tokens whose script gives none
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a script may answer."""
-
-    prompt_ids: NDArray[np.int32]
-    sampling: Sampling
-    name: str
-    index: int  # how many requests came before
+__all__ = ["SCRIPTED_LOGPROB", "Reply", "Request", "Script", "ScriptedEngine"]
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What a script answers; cut at `max_tokens` and after a stop token as an engine would.
+@dataclass(eq=False)
+class _Work:
+    """A request that takes its time; time stands still while the engine holds it."""
 
-    Attributes:
-        token_ids: The completion.
-        logprobs: One per token; None is an engine that gives none.
-        versions: One per token; by default the engine's version.
-        stop_reason: By default what the limits say.
-        latency_s: How long it takes; by default the engine's latency for its tokens.
-    """
+    spans: VersionSpans
+    num_tokens: int = 0
+    seconds: float = 0.0
+    done_s: float = 0.0
+    since: float | None = None  # when it last began to go on; None while it does not
 
-    token_ids: ArrayLike
-    logprobs: ArrayLike | None
-    versions: ArrayLike | None = None
-    stop_reason: StopReason | None = None
-    latency_s: float | None = None
+    def advance(self, now: float) -> None:
+        """Count the time that has passed, and stop the clock."""
+        if self.since is not None:
+            self.done_s += now - self.since
+            self.since = None
 
-
-Script = Callable[[Request], Reply | Sequence[int]]
+    @property
+    def num_sampled(self) -> int:
+        """The tokens that are there, in proportion to the time that passed."""
+        share = min(self.done_s / self.seconds, 1.0) if self.seconds > 0 else 0.0
+        return int(self.num_tokens * share + 1e-6)  # a clock's sums fall short of whole tokens by less
 
 
 class ScriptedEngine:
@@ -79,14 +73,18 @@ class ScriptedEngine:
         scoring_temperature: float = 1.0,
     ) -> None:
         self._policy = ToyPolicy(vocab_size)
-        self._script = _as_script(script, self._policy)
+        self._script = script_of(script, self._policy)
         self._max_context = max_context
         self._eos_ids = eos_ids
         self._token_latency_s = token_latency_s
         self._pause_timeout_s = pause_timeout_s
         self._scoring_temperature = scoring_temperature
         self._version = 0
-        self._num_running = 0
+        self._running: set[_Work] = set()
+        self._is_holding = False
+        self._disturbed = asyncio.Event()  # running requests must look up: time stops, or the engine is dead
+        self._going = asyncio.Event()
+        self._going.set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._open = asyncio.Event()
@@ -115,7 +113,7 @@ class ScriptedEngine:
     @property
     def num_running(self) -> int:
         """Requests that were admitted and not answered."""
-        return self._num_running
+        return len(self._running)
 
     async def generate(
         self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
@@ -128,20 +126,30 @@ class ScriptedEngine:
                 f"{len(prompt_ids)} prompt tokens and {sampling.max_tokens} new ones exceed the context of "
                 f"{self._max_context} tokens"
             )
-        async with self._admitted():
-            return await self._answer(np.array(prompt_ids, np.int32), sampling, request)
+        async with self._admitted() as work:
+            return await self._answer(np.array(prompt_ids, np.int32), sampling, request, work)
+
+    async def submit_wave(self, asks: Sequence[Ask]) -> list[asyncio.Task[Completion]]:
+        """Submit requests in this order; see `WaveEngine`."""
+        await self.health()
+        return [
+            asyncio.create_task(self.generate(ask.prompt_ids, ask.sampling, ask.images, ask.request)) for ask in asks
+        ]
 
     async def score(self, token_ids: NDArray[np.int32], request: str = "") -> NDArray[np.float32]:
         """Return the toy policy's logprob of each token; see `Scorer`."""
         check_scorable(token_ids, self._max_context, request)
-        async with self._admitted():
-            await self._sleep(self._token_latency_s)
+        async with self._admitted() as work:
+            work.seconds = self._token_latency_s
+            await self._pass(work)
             return self._policy.score(np.asarray(token_ids, np.int32), self._scoring_temperature)
 
     def kill(self, reason: str = "killed") -> None:
         """Die: running and held requests fail at once, as does everything that comes."""
         self._death = reason
         self._dead.set()
+        self._disturbed.set()
+        self._going.set()
         self._open.set()
 
     async def health(self) -> None:
@@ -150,20 +158,27 @@ class ScriptedEngine:
             raise EngineDeadError(f"the scripted engine is gone: {self._death}")
 
     async def pause(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
-        """Let running requests finish and hold new ones."""
+        """Hold new requests, and let running ones finish or hold them too; see `EngineControl`."""
         await self.health()
         self._open.clear()
+        if mode is not UpdateMode.DRAIN:
+            self._hold()
+            return
+        if self._is_holding and self._running:
+            raise EngineError(
+                f"{self.num_running} requests are held by an earlier pause and cannot finish; resume first"
+            )
         try:
             await asyncio.wait_for(self._idle.wait(), self._pause_timeout_s)
         except TimeoutError as error:
             raise DeadlineError(
-                f"{self._num_running} requests still run {self._pause_timeout_s} s after the pause"
+                f"{self.num_running} requests still run {self._pause_timeout_s} s after the pause"
             ) from error
 
     async def begin_update(self) -> None:
         """Stage an update; one that was begun and not finished is dropped."""
         await self.health()
-        if self._open.is_set() or self._num_running:
+        if self._open.is_set() or (self._running and not self._is_holding):
             raise WeightSyncError("an update needs a paused engine; call pause() first")
         self._staged = {}
 
@@ -183,11 +198,18 @@ class ScriptedEngine:
             raise WeightSyncError("there is no update to finish; call begin_update() first")
         self.tensors |= self._staged
         self._staged = None
+        for work in self._running:
+            work.spans.cut(work.num_sampled, version)
         self._version = version
 
     async def resume(self) -> None:
-        """Admit requests again."""
+        """Admit requests again, and let time go on for those that were held."""
         await self.health()
+        if self._staged is not None:
+            raise WeightSyncError("an update was begun and not finished; finish one before resume()")
+        self._is_holding = False
+        self._disturbed.clear()
+        self._going.set()
         self._open.set()
 
     async def close(self) -> None:
@@ -196,70 +218,63 @@ class ScriptedEngine:
             self.kill("closed")
 
     @contextlib.asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[None]:
+    async def _admitted(self) -> AsyncIterator[_Work]:
         """Wait while the engine is paused, and count as running."""
         while not self._open.is_set():
             await self._open.wait()
-        self._num_running += 1
+        work = _Work(VersionSpans(self._version))
+        self._running.add(work)
         self._idle.clear()
         try:
-            yield
+            yield work
         finally:
-            self._num_running -= 1
-            if self._num_running == 0:
+            self._running.discard(work)
+            if not self._running:
                 self._idle.set()
 
-    async def _answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, name: str) -> Completion:
+    async def _answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, name: str, work: _Work) -> Completion:
         await self.health()
         request = Request(prompt_ids, sampling, name, len(self.requests))
         self.requests.append(request)
         try:
-            said = self._script(request)
+            reply = self._script(request)
         except EngineDeadError as error:
             self.kill(str(error))
             raise
-        if not isinstance(said, Reply):
-            said = Reply(said, np.full(len(said), SCRIPTED_LOGPROB))
-        completion = self._cut(said, sampling)
-        await self._sleep(
-            self._token_latency_s * len(completion.token_ids) if said.latency_s is None else said.latency_s
+        work.num_tokens, stop_reason = reply.cut(sampling, self._eos_ids)
+        work.seconds = self._token_latency_s * work.num_tokens if reply.latency_s is None else reply.latency_s
+        await self._pass(work)
+        end = work.num_tokens
+        return Completion(
+            token_ids=np.asarray(reply.token_ids, np.int32)[:end],
+            logprobs=None if reply.logprobs is None else np.asarray(reply.logprobs, np.float32)[:end],
+            versions=work.spans.versions(end) if reply.versions is None else np.asarray(reply.versions, np.int32)[:end],
+            stop_reason=stop_reason,
         )
-        return completion
 
-    async def _sleep(self, seconds: float) -> None:
-        """Let time pass, unless the engine dies meanwhile."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._dead.wait(), max(seconds, 0.0))
+    async def _pass(self, work: _Work) -> None:
+        """Let the work's time pass on the event loop's clock, unless the engine dies meanwhile."""
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(0)
+        while work.done_s < work.seconds:
+            await self._going.wait()
+            await self.health()
+            work.since = clock()
+            try:
+                async with asyncio.timeout(work.seconds - work.done_s):
+                    await self._disturbed.wait()
+            except TimeoutError:
+                if work.since is not None:  # else it was held in this very moment
+                    work.done_s = work.seconds
+            work.advance(clock())
+        await self._going.wait()
         await self.health()
 
-    def _cut(self, reply: Reply, sampling: Sampling) -> Completion:
-        token_ids = np.asarray(reply.token_ids, np.int32)
-        stops = np.flatnonzero(np.isin(token_ids, (*self._eos_ids, *sampling.stop_token_ids)))
-        end = min(int(stops[0]) + 1 if len(stops) else len(token_ids), sampling.max_tokens)
-        is_cut = end == sampling.max_tokens and not (len(stops) and stops[0] == end - 1)
-        versions = np.full(len(token_ids), self._version) if reply.versions is None else reply.versions
-        return Completion(
-            token_ids=token_ids[:end],
-            logprobs=None if reply.logprobs is None else np.asarray(reply.logprobs, np.float32)[:end],
-            versions=np.asarray(versions, np.int32)[:end],
-            stop_reason=reply.stop_reason or (StopReason.LENGTH if is_cut else StopReason.STOP),
-        )
-
-
-def _as_script(script: Script | Iterable[Reply | Sequence[int]] | None, policy: ToyPolicy) -> Script:
-    if script is None:
-
-        def sample(request: Request) -> Reply:
-            return Reply(*policy.sample(request.prompt_ids, request.sampling))
-
-        return sample
-    if callable(script):
-        return script
-    replies = iter(script)
-
-    def next_reply(request: Request) -> Reply | Sequence[int]:
-        for reply in replies:
-            return reply
-        raise EngineError(f"the script has no reply for request {request.name!r}, the {request.index + 1}. one")
-
-    return next_reply
+    def _hold(self) -> None:
+        """Stop the time of all running requests."""
+        now = asyncio.get_running_loop().time()
+        for work in self._running:
+            work.advance(now)
+        self._is_holding = True
+        self._disturbed.set()
+        self._going.clear()

@@ -1,10 +1,9 @@
-"""vLLM as an engine: one adapter for 0.22 on CUDA and 0.32 on CPU; all that differs stands here."""
+"""vLLM as an engine, from 0.22 on CUDA to 0.32 on CPU; what touches vLLM itself stands in the `vllm_*` files beside."""
 
 import asyncio
 import itertools
-import os
 import pickle
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,49 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.base import Completion, Sampling
-from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
+from ...errors import EngineDeadError, EngineError, WeightSyncError
 from ..weights import Bucket
 from .base import UpdateMode, check_scorable
-from .vllm_adapter import Adapter, adapter_request
-from .vllm_requests import completion_of, sampling_params, scores_of, scoring_params
+from .lockstep import Ask
+from .version_spans import VersionSpans
+from .vllm_adapter import adapter_request
+from .vllm_child import VllmChild
+from .vllm_config import VllmConfig
+from .vllm_requests import completion_of, prompt_of, sampling_params, scores_of, scoring_params
 
-# Set before vLLM is imported. On two cores the worker inside EngineCore is twice as fast as beside it,
-# and tracing costs the first request up to 16 s.
-CPU_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "TORCHDYNAMO_DISABLE": "1",
-}
-ENVIRONMENT = {
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-HEALTH_POLL_S = 1.0
-CAPTURE_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
+__all__ = ["VllmConfig", "VllmEngine"]
 
 
-@dataclass(frozen=True)
-class VllmConfig:
-    """What an engine is started with."""
+@dataclass
+class _Running:
+    """A request that vLLM has."""
 
-    model: str
-    dtype: str  # "bfloat16", "float16", "float32"
-    max_context: int
-    max_num_seqs: int = 256
-    tensor_parallel_size: int = 1
-    gpu_memory_utilization: float = 0.9
-    enforce_eager: bool = False
-    enable_prefix_caching: bool = True
-    kv_cache_gib: float = 0.5
-    seed: int = 0
-    num_threads: int = 1  # on CPU
-    sync_timeout_s: float = 300.0
-    adapter: Adapter | None = None  # None: updates bring all weights
-    max_batched_tokens: int | None = None  # computed at once; by default as vLLM chooses
-    scoring_temperature: float = 1.0  # any other makes an engine that only scores
+    spans: VersionSpans
+    is_withdrawn: bool = False  # taken back before its first token, to be submitted again after the update
 
 
 class VllmEngine:
@@ -64,14 +39,19 @@ class VllmEngine:
     def __init__(self, config: VllmConfig, *, on_gpu: bool) -> None:
         self._config = config
         self._on_gpu = on_gpu
-        self._engine: Any = None  # Any: vLLM's AsyncLLM, imported when started
+        self._child: VllmChild | None = None
         self._version = 0
+        # How often weights changed, whole or in part: requests share cached keys and values only within one number.
+        self._num_updates = 0
+        self._is_updating = False
+        self._is_holding = False
         self._ids = itertools.count()
-        self._running = 0
+        self._running: dict[str, _Running] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._open = asyncio.Event()
         self._open.set()
+        self._control = asyncio.Lock()  # pauses and waves come one after the other
 
     @property
     def max_context(self) -> int:
@@ -94,69 +74,86 @@ class VllmEngine:
         Raises:
             EngineError: vLLM refused the model or the settings.
         """
-        os.environ.update(ENVIRONMENT)
-        if not self._on_gpu:
-            os.environ.update(CPU_ENVIRONMENT, OMP_NUM_THREADS=str(self._config.num_threads))
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        try:
-            self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**self._arguments()))
-        except Exception as error:
-            raise EngineError(f"vLLM could not start with {self._config.model!r}: {error}") from error
+        child = self._child = VllmChild(self._config, on_gpu=self._on_gpu)
+        child.gone.add_done_callback(lambda _: self._wake_held(child))
+        await child.begin()
+        if (adapter := self._config.adapter) is not None:
+            await child.call("turngym_start_adapter", adapter.rank)
         if self.scoring_temperature != 1.0:
             # vLLM applies a request's temperature to what it samples only, never to the prompt's logprobs.
-            await self._call("turngym_divide_logits", self.scoring_temperature)
+            await child.call("turngym_divide_logits", self.scoring_temperature)
+
+    async def restart(self) -> None:
+        """Kill what is left of the child and start another, at version 0 of the model's files; then bring it weights.
+
+        Requests that ran or were held raise `EngineDeadError`.
+        """
+        await self._stop(kindly=False)
+        self._version = 0
+        self._num_updates = 0
+        self._is_updating = self._is_holding = False
+        await self.start()
 
     async def generate(
-        self,
-        prompt_ids: NDArray[np.int32],
-        sampling: Sampling,
-        images: list[Any] | None = None,
-        request: str = "",
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
     ) -> Completion:
         """Sample one completion; see `Generator`."""
-        if images:
-            raise EngineError("images are not supported by this engine yet; use a text environment")
-        if self.scoring_temperature != 1.0:
-            raise EngineError(f"this engine was started to score at temperature {self.scoring_temperature} only")
-        if len(prompt_ids) == 0:
-            raise EngineError(f"request {request!r} has an empty prompt; an engine needs at least one token")
-        if len(prompt_ids) + sampling.max_tokens > self.max_context:
-            raise EngineError(
-                f"{len(prompt_ids)} prompt tokens and {sampling.max_tokens} new ones exceed the context of "
-                f"{self.max_context} tokens; shorten the prompt or raise --data.max_len"
-            )
-        async with self._admitted():
-            version = self._version
-            return completion_of(await self._answer(prompt_ids, sampling_params(sampling), request), version)
+        return await self._sample(Ask(prompt_ids, sampling, images, request))
+
+    async def submit_wave(self, asks: Sequence[Ask]) -> list[asyncio.Task[Completion]]:
+        """Submit requests in this order, so that none begins before all are there; see `WaveEngine`."""
+        while True:
+            await self._open.wait()
+            async with self._control:
+                if not self._open.is_set():
+                    continue
+                child = self._alive()
+                await child.hold(forget=False)
+                try:
+                    return [await self._begin(ask) for ask in asks]
+                finally:
+                    await child.resume()
 
     async def score(self, token_ids: NDArray[np.int32], request: str = "") -> NDArray[np.float32]:
         """Return the logprob of each token after those before it; see `Scorer`."""
         check_scorable(token_ids, self.max_context, request)
-        async with self._admitted():
-            return scores_of(await self._answer(token_ids, scoring_params(), request), token_ids)
+        output, _ = await self._answer(token_ids, scoring_params(), request)
+        return scores_of(output, token_ids)
 
     async def health(self) -> None:
-        """Raise `EngineDeadError` unless requests can be answered."""
-        if self._engine is None:
-            raise EngineDeadError("the engine is not started, or closed")
-        try:
-            await self._engine.check_health()
-        except Exception as error:
-            raise EngineDeadError(f"vLLM is gone: {error}") from error
+        """Raise `EngineDeadError` unless requests can be answered and are."""
+        child = self._alive()
+        silent_s = asyncio.get_running_loop().time() - child.heard_at
+        if self._running and self._open.is_set() and silent_s > self._config.hang_timeout_s:
+            raise EngineDeadError(
+                f"no token for {silent_s:.0f} s while {len(self._running)} requests run; more than "
+                f"--vllm.hang_timeout_s {self._config.hang_timeout_s:g} counts as hung"
+            )
 
     async def pause(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
-        """Let running requests finish, admit no more, and forget cached keys and values.
-
-        A completion therefore never mixes two versions.
-        """
-        self._open.clear()
-        await self._within(self._idle.wait(), "running requests to finish")
-        await self._within(self._engine.pause_generation(mode="wait", clear_cache=True), "the pause")
+        """Hold new requests until `resume`, and do with running ones as the mode says; see `EngineControl`."""
+        async with self._control:
+            child = self._alive()
+            self._open.clear()
+            if mode is UpdateMode.DRAIN:
+                if self._is_holding and self._running:
+                    raise EngineError(
+                        f"{len(self._running)} requests are held by an earlier pause and cannot finish; resume first"
+                    )
+                await child.within(self._idle.wait(), "running requests to finish")
+                await child.drain()
+            else:
+                await child.hold(forget=mode is UpdateMode.RECOMPUTE)
+                self._is_holding = True
+                await self._withdraw_unbegun(child)
 
     async def begin_update(self) -> None:
         """Make the worker ready for buckets."""
+        self._alive()
+        if self._open.is_set():
+            raise WeightSyncError("an update needs a paused engine; call pause() first")
+        self._is_updating = True
+        self._num_updates += 1
         await self._call("turngym_begin_update" if self._config.adapter is None else "turngym_begin_adapter")
 
     async def load_bucket(self, bucket: Bucket) -> int:
@@ -170,128 +167,119 @@ class VllmEngine:
     async def finish_update(self, version: int) -> None:
         """Use the loaded weights from now on, under this version."""
         if (adapter := self._config.adapter) is not None:
-            await self._call("turngym_finish_adapter", version, adapter.rank, adapter.alpha)
-            self._version = version
-            return
-        missing = sorted(set().union(*await self._call("turngym_finish_update")))
-        if missing:
+            await self._call("turngym_finish_adapter", adapter.rank, adapter.alpha)
+        elif missing := sorted(set().union(*await self._call("turngym_finish_update"))):
             raise WeightSyncError(
                 f"{len(missing)} parameters of the engine got no weights, among them {missing[:3]}; "
                 "do the learner's tensor names match the engine's model?"
             )
+        num_sampled = self._alive().num_sampled()
+        for request_id, running in self._running.items():
+            if request_id in num_sampled:  # the others have finished, and nobody has come for their answer yet
+                running.spans.cut(num_sampled[request_id], version)
         self._version = version
+        self._is_updating = False
 
     async def resume(self) -> None:
-        """Admit requests again."""
-        await self._within(self._engine.resume_generation(), "the resume")
-        self._open.set()
+        """Admit requests again, and go on with those that were held."""
+        child = self._alive()
+        if self._is_updating:
+            raise WeightSyncError("an update was begun and not finished; finish one before resume()")
+        async with self._control:
+            await child.resume()
+            self._is_holding = False
+            self._open.set()
 
     async def close(self) -> None:
         """Stop the child process; may be called twice."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await asyncio.to_thread(engine.shutdown)
+        await self._stop(kindly=True)
 
-    async def restart(self) -> None:
-        """Stop what is left of a dead engine and start anew, at version 0, with the weights of the model's files."""
-        await self.close()
-        self._version = 0
-        await self.start()
+    async def _sample(self, ask: Ask, on_submitted: Callable[[], None] | None = None) -> Completion:
+        num_prompt, max_tokens = len(ask.prompt_ids), ask.sampling.max_tokens
+        if ask.images:
+            raise EngineError("images are not supported by this engine yet; use a text environment")
+        if self.scoring_temperature != 1.0:
+            raise EngineError(f"this engine was started to score at temperature {self.scoring_temperature} only")
+        if num_prompt == 0:
+            raise EngineError(f"request {ask.request!r} has an empty prompt; an engine needs at least one token")
+        if num_prompt + max_tokens > self.max_context:
+            raise EngineError(
+                f"{num_prompt} prompt tokens and {max_tokens} new ones exceed the context of "
+                f"{self.max_context} tokens; shorten the prompt or raise --data.max_len"
+            )
+        params, priority = sampling_params(ask.sampling), ask.sampling.priority
+        return completion_of(*await self._answer(ask.prompt_ids, params, ask.request, priority, on_submitted))
+
+    async def _begin(self, ask: Ask) -> asyncio.Task[Completion]:
+        """Return a request's task once vLLM has the request, or once it failed."""
+        submitted = asyncio.Event()
+        task = asyncio.create_task(self._sample(ask, submitted.set))
+        task.add_done_callback(lambda _: submitted.set())
+        await submitted.wait()
+        return task
+
+    async def _answer(
+        self,
+        token_ids: NDArray[np.int32],
+        params: Any,
+        request: str,
+        priority: int = 0,
+        on_submitted: Callable[[], None] | None = None,
+    ) -> tuple[Any, VersionSpans]:
+        """Return vLLM's last output for one request, and the versions of its tokens."""
+        adapter = None if self._config.adapter is None else adapter_request()
+        while True:
+            async with self._admitted(f"{request}#{next(self._ids)}") as (child, request_id, running):
+                prompt = prompt_of(token_ids, salt=str(self._num_updates))
+                output = await child.answer(prompt, params, request_id, adapter, priority, on_submitted)
+            if not running.is_withdrawn:
+                return output, running.spans
 
     @asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[None]:
+    async def _admitted(self, request_id: str) -> AsyncIterator[tuple[VllmChild, str, _Running]]:
         """Wait while the engine is paused, and count as running."""
+        child = self._alive()
         while not self._open.is_set():
             await self._open.wait()
-        if self._engine is None:
-            raise EngineDeadError("the engine is not started, or closed")
-        self._running += 1
+        if child is not self._child or child.gone.done():
+            raise EngineDeadError(f"the engine died or was restarted while it held {request_id!r}")
+        if not self._running:
+            child.heard_at = asyncio.get_running_loop().time()
+        running = self._running[request_id] = _Running(VersionSpans(self._version))
         self._idle.clear()
         try:
-            yield
+            yield child, request_id, running
         finally:
-            self._running -= 1
+            del self._running[request_id]
             if not self._running:
                 self._idle.set()
 
-    async def _answer(self, prompt_ids: NDArray[np.int32], params: Any, request: str) -> Any:
-        """Return vLLM's last output for one request."""
-        from vllm.exceptions import VLLMValidationError
-        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
+    async def _withdraw_unbegun(self, child: VllmChild) -> None:
+        """Take back requests without a token: after the update they begin anew, and read no older keys and values."""
+        num_sampled = child.num_sampled()
+        unbegun = [request_id for request_id in self._running if num_sampled.get(request_id) == 0]
+        for request_id in unbegun:
+            self._running[request_id].is_withdrawn = True
+        if unbegun:
+            await child.withdraw(unbegun)
 
-        request_id = f"{request}#{next(self._ids)}"
-        final = None
-        try:
-            async for output in self._engine.generate(
-                {"prompt_token_ids": prompt_ids.tolist()},
-                params,
-                request_id,
-                lora_request=None if self._config.adapter is None else adapter_request(self._version),
-            ):
-                final = output
-        except VllmDeadError as error:
-            raise EngineDeadError(f"vLLM died while answering {request_id!r}: {error}") from error
-        except (ValueError, VLLMValidationError) as error:  # the latter is a ValueError up to 0.22 only
-            raise EngineError(f"vLLM refused {request_id!r}: {error}") from error
-        if final is None:
-            raise EngineError(f"vLLM gave no output for {request_id!r}")
-        return final
-
-    def _arguments(self) -> dict[str, Any]:
-        config = self._config
-        arguments: dict[str, Any] = {
-            "model": config.model,
-            "dtype": config.dtype,
-            "max_model_len": config.max_context,
-            "max_num_seqs": config.max_num_seqs,
-            "tensor_parallel_size": config.tensor_parallel_size,
-            "enable_prefix_caching": config.enable_prefix_caching,
-            "seed": config.seed,
-            "generation_config": "vllm",  # nothing but what each request asks for
-            "logprobs_mode": "processed_logprobs",
-            "worker_extension_cls": f"{__package__}.vllm_worker.WeightReceiver",
-            "disable_log_stats": True,
-        }
-        if config.adapter is not None:
-            arguments |= config.adapter.engine_arguments()
-        if config.max_batched_tokens is not None:
-            arguments["max_num_batched_tokens"] = config.max_batched_tokens
-        if not self._on_gpu:
-            return arguments | {
-                "enforce_eager": True,
-                "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
-            }
-        arguments["gpu_memory_utilization"] = config.gpu_memory_utilization
-        if config.enforce_eager:
-            return arguments | {"enforce_eager": True}
-        sizes = [size for size in CAPTURE_SIZES if size <= config.max_num_seqs]
-        graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
-        return arguments | {"compilation_config": graphs}
+    def _alive(self) -> VllmChild:
+        if self._child is None:
+            raise EngineDeadError("the engine is not started, or closed")
+        if self._child.gone.done():
+            raise EngineDeadError("vLLM is gone; its process died or was killed")
+        return self._child
 
     async def _call(self, method: str, *arguments: Any) -> list[Any]:
-        call = self._engine.collective_rpc(method, timeout=self._config.sync_timeout_s, args=arguments)
-        try:
-            results: list[Any] = await self._within(call, method)
-        except (DeadlineError, EngineDeadError):
-            raise
-        except Exception as error:
-            raise WeightSyncError(f"{method} failed in the engine's worker: {error}") from error
-        return results
+        return await self._alive().call(method, *arguments)
 
-    async def _within(self, awaitable: Any, what: str) -> Any:
-        """Wait for a call that the engine answers; vLLM leaves such calls open for ever when it dies."""
-        if self._engine is None:
-            raise EngineDeadError("the engine is not started, or closed")
-        task = asyncio.ensure_future(awaitable)
-        deadline = asyncio.get_running_loop().time() + self._config.sync_timeout_s
-        try:
-            while not task.done():
-                left = deadline - asyncio.get_running_loop().time()
-                if left <= 0:
-                    raise DeadlineError(f"{what} took longer than {self._config.sync_timeout_s} s in the engine")
-                await asyncio.wait({task}, timeout=min(left, HEALTH_POLL_S))
-                if self._engine is None or self._engine.errored:
-                    raise EngineDeadError(f"vLLM died during {what}")
-            return task.result()
-        finally:
-            task.cancel()
+    async def _stop(self, *, kindly: bool) -> None:
+        child, self._child = self._child, None
+        self._open.set()
+        if child is not None:
+            await child.stop(kindly=kindly)
+
+    def _wake_held(self, child: VllmChild) -> None:
+        """Let held requests find out that the child is gone."""
+        if self._child is child:
+            self._open.set()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM has places for no others
+ADAPTER_ID = 1  # always: requests that run over an update hold it, and the weights behind it are replaced
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,11 @@ class Adapter:
         return {"enable_lora": True, "max_loras": 1, "max_lora_rank": place}
 
 
-def adapter_request(version: int) -> Any:
-    """Return the name of a version's adapter; cached keys and values are found by it, so no two versions share any."""
+def adapter_request(folder: str | None = None) -> Any:
+    """Return the adapter's name as requests have it; with a folder, the order to load its weights from there."""
     from vllm.lora.request import LoRARequest
 
+    if folder is not None:
+        return LoRARequest("policy", ADAPTER_ID, folder, load_inplace=True)
     # The worker has loaded it already: the path is never opened, and there is none to be found if it were.
-    return LoRARequest(f"version-{version}", version, "/loaded-from-memory") if version else None
+    return LoRARequest("policy", ADAPTER_ID, "/loaded-from-memory")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ...agents.base import Completion, Sampling, StopReason
 from ...errors import EngineError
+from .version_spans import VersionSpans
 
 
 def sampling_params(sampling: Sampling) -> Any:
@@ -52,14 +53,27 @@ def scoring_params() -> Any:
     )
 
 
-def completion_of(output: Any, version: int) -> Completion:
-    """Return what was sampled."""
+def prompt_of(token_ids: NDArray[np.int32], salt: str) -> Any:
+    """Return vLLM's prompt; it shares cached keys and values only with prompts of the same salt."""
+    from vllm.inputs import tokens_input
+
+    return tokens_input(token_ids.tolist(), cache_salt=salt)
+
+
+def completion_of(output: Any, spans: VersionSpans) -> Completion:
+    """Return what was sampled.
+
+    Raises:
+        EngineError: vLLM says that it failed.
+    """
     final = output.outputs[0]
+    if final.finish_reason == "error":
+        raise EngineError(f"vLLM failed to answer {output.request_id!r}; its log says why")
     token_ids = np.asarray(final.token_ids, np.int32)
     return Completion(
         token_ids=token_ids,
         logprobs=None if final.logprobs is None else np.asarray(final.logprobs.logprobs, np.float32),
-        versions=np.full(len(token_ids), version, np.int32),
+        versions=spans.versions(len(token_ids)),
         stop_reason=StopReason(final.finish_reason or "abort"),
     )
 

@@ -18,6 +18,7 @@ import torch
 from ...errors import WeightSyncError
 from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
+from .vllm_adapter import ADAPTER_ID, adapter_request
 
 _PR_SET_PDEATHSIG = 1
 # An engine must not outlive the actor that owns it, however that one dies.
@@ -61,6 +62,10 @@ class WeightReceiver:
             _refresh_tied_heads(model)
         return sorted({name for name, _ in model.named_parameters()} - self._loaded)
 
+    def turngym_start_adapter(self, rank: int) -> None:
+        """Have an adapter of zeros for the requests that come before the first update; vLLM loads no empty one."""
+        self.model_runner.lora_manager.add_dummy_lora(adapter_request(), rank)
+
     def turngym_begin_adapter(self) -> None:
         """Make ready for the tensors of another adapter; the base weights stay."""
         self._adapter: dict[str, torch.Tensor] = {}
@@ -73,8 +78,8 @@ class WeightReceiver:
         self._adapter |= {name: tensor.clone() for name, tensor in views(buffer, bucket.tensors)}
         return received
 
-    def turngym_finish_adapter(self, version: int, rank: int, alpha: int) -> None:
-        """Put the adapter that was collected in the place of the one before, under the version as its id.
+    def turngym_finish_adapter(self, rank: int, alpha: int) -> None:
+        """Put the adapter that was collected in the place of the one before.
 
         It goes through a folder in memory, since that is the one way in that all of our vLLM range has.
 
@@ -82,25 +87,18 @@ class WeightReceiver:
             WeightSyncError: The engine would use it only in part: vLLM passes over names it does not know.
         """
         from safetensors.torch import save_file
-        from vllm.lora.request import LoRARequest
 
-        pairs = {name.replace(".lora_B.", ".lora_A.") for name in self._adapter}
-        if 2 * len(pairs) != len(self._adapter):
-            raise WeightSyncError(
-                f"{len(self._adapter)} tensors came for {len(pairs)} adapted layers; each needs A and B"
-            )
-        loaded = self.model_runner.lora_manager
-        loaded.remove_all_adapters()  # vLLM would keep one of the same id, whatever its weights
+        tensors, self._adapter = self._adapter, {}
+        pairs = {name.replace(".lora_B.", ".lora_A.") for name in tensors}
+        if not tensors or 2 * len(pairs) != len(tensors):
+            raise WeightSyncError(f"{len(tensors)} tensors came for {len(pairs)} adapted layers; each needs A and B")
         settings = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": "all-linear"}
         with tempfile.TemporaryDirectory(prefix="turngym-adapter-", dir=_memory_folder()) as folder:
             (Path(folder) / "adapter_config.json").write_text(json.dumps(settings))
-            tensors = {name: tensor.cpu() for name, tensor in self._adapter.items()}
-            save_file(tensors, Path(folder) / "adapter_model.safetensors")
-            self.add_lora(LoRARequest(f"version-{version}", version, folder))
-        self._adapter = {}
-        manager = loaded._adapter_manager
-        if strange := sorted(manager.get_adapter(version).loras.keys() - manager.modules.keys()):
-            loaded.remove_all_adapters()
+            save_file({name: t.cpu() for name, t in tensors.items()}, Path(folder) / "adapter_model.safetensors")
+            self.add_lora(adapter_request(folder))
+        manager = self.model_runner.lora_manager._adapter_manager
+        if strange := sorted(manager.get_adapter(ADAPTER_ID).loras.keys() - manager.modules.keys()):
             raise WeightSyncError(
                 f"{len(strange)} adapted layers have no place in the engine's model, among them {strange[:3]}; "
                 f"it has places such as {sorted(manager.modules)[:3]}"

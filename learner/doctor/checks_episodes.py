@@ -28,6 +28,7 @@ FAILURE_STAGES = {
     FailureKind.GRADER: (Stage.REWARD, "look at the labels named here; the grader could give no verdict"),
     FailureKind.TEMPLATE: (Stage.ROLLOUT, "look at the messages that the model's chat template cannot render"),
     FailureKind.PROMPT_TOO_LONG: (Stage.TASKS, "raise --data.max_len, or leave long prompts out"),
+    FailureKind.LOST: (Stage.ROLLOUT, "engines die or hang under these episodes: see what the run says of each"),
     FailureKind.STALE: (Stage.ROLLOUT, "the learner is too slow for the episodes in flight: keep fewer in flight"),
 }
 """Stage and remedy by kind; all other kinds are the engine's."""

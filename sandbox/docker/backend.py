@@ -9,10 +9,11 @@ from functools import partial
 from typing import Literal
 
 from ...errors import ConfigError, ProgramError, SandboxError, SandboxUnavailableError
-from ..base import ExecResult, Sandbox
+from ..base import Sandbox
 from ..job import Job, check_files
 from ..languages import LANGUAGES
 from ..limits import Limits
+from ..results import ExecResult
 from ..tar_check import check_tar
 from .client import DockerClient
 from .container import Container, Setup, Shape
@@ -51,6 +52,9 @@ class DockerSandbox(Sandbox):
     tiers = {
         "docker": "a container of its own; the host's kernel is behind Docker's filter of system calls",
         "docker+runsc": "a container of its own with gVisor's kernel between it and the host's",
+        "docker, no seccomp": "as docker, but the daemon has no filter of system calls",
+        "docker, no memory limit": "as docker, but the daemon cannot limit memory, so that a program may take all",
+        "docker, no process limit": "as docker, but the daemon cannot limit processes, so that a program may fork on",
     }
 
     def __init__(
@@ -87,13 +91,14 @@ class DockerSandbox(Sandbox):
         self._client: DockerClient | None = None
         self._pool: ContainerPool | None = None
         self._languages: frozenset[str] = frozenset()
+        self._missing: list[str] = []
         self._sessions: dict[str, DockerSession] = {}
         self._is_closed = False
 
     @property
     def tier(self) -> str:
-        """See `Sandbox`: "docker", or "docker+runsc"."""
-        return f"docker+{self._runtime}" if self._runtime else "docker"
+        """See `Sandbox`: "docker", or "docker+runsc", and what the daemon was found to lack at the start."""
+        return ", ".join([f"docker+{self._runtime}" if self._runtime else "docker", *self._missing])
 
     @property
     def languages(self) -> frozenset[str]:
@@ -154,7 +159,8 @@ class DockerSandbox(Sandbox):
         self._languages = frozenset(name for name in LANGUAGES if set(LANGUAGES[name].needs) <= found)
 
     def _prepare(self, client: DockerClient) -> Setup:
-        runtimes = client.runtimes()
+        abilities = client.abilities()
+        self._missing, runtimes = abilities.missing, abilities.runtimes
         if self._runtime and self._runtime not in runtimes:
             raise SandboxUnavailableError(
                 f"the Docker daemon at {client.host} knows no runtime {self._runtime!r}, only {', '.join(runtimes)}; "
@@ -175,6 +181,8 @@ class DockerSandbox(Sandbox):
             if self._is_closed:
                 return
             self._is_closed = True
+            for session in self._sessions.values():
+                session.note_close("the sandbox was closed")
             try:
                 if self._pool:
                     await self._pool.close()

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -61,10 +62,10 @@ class DockerClient:
         except (self._requests.RequestException, self._errors.DockerException, OSError) as error:
             raise SandboxError(f"the Docker daemon at {self.host} did not {what}: {error}") from error
 
-    def runtimes(self) -> list[str]:
-        """Return the names of the container runtimes that the daemon knows."""
+    def abilities(self) -> "Abilities":
+        """Return what the daemon can do."""
         with self._asking("say what it can do"):
-            return sorted(self._api.info().get("Runtimes") or {})
+            return abilities_of(self._api.info())
 
     def image_id(self, name: str) -> str:
         """Return an image's id.
@@ -150,6 +151,26 @@ class DockerClient:
     def close(self) -> None:
         """Close the connections."""
         self._api.close()
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a daemon can do."""
+
+    runtimes: list[str]
+    missing: list[str]
+    """What it does not hold programs with, as tiers name it."""
+
+
+def abilities_of(info: Mapping[str, Any]) -> Abilities:  # Any: the daemon's JSON
+    """Read what the daemon says of itself; what it does not mention is taken to be there."""
+    has_seccomp = any("name=seccomp" in option for option in info.get("SecurityOptions") or [])
+    found = {
+        "no seccomp": has_seccomp,
+        "no memory limit": info.get("MemoryLimit", True),
+        "no process limit": info.get("PidsLimit", True),
+    }
+    return Abilities(sorted(info.get("Runtimes") or {}), [name for name, is_there in found.items() if not is_there])
 
 
 def _check_progress(lines: Iterator[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from ...errors import ProgramError, SandboxError, SandboxUnavailableError
+from ...errors import ProgramError, SandboxError, SandboxLostError, SandboxUnavailableError
 from ..job import WORK_FOLDER
 from ..limits import Limits
 from .client import DockerClient
@@ -167,10 +167,10 @@ class Container:
         """Return what programs did to it, if its runner is gone or mute by their doing.
 
         Raises:
-            SandboxError: It was not their doing, or nobody knows.
+            SandboxLostError: It was not their doing, or nobody knows.
         """
         if self.is_unwanted:
-            raise SandboxError("the sandbox was closed while a program ran in it")
+            raise SandboxLostError("the sandbox was closed while a program ran in it")
         state = await self._in_thread(partial(self._client.state, self.name))
         for _ in range(20):  # the daemon notices an end a little later than the connection
             if state is None or not state["Running"]:
@@ -180,11 +180,11 @@ class Container:
             await asyncio.sleep(0.1)
             state = await self._in_thread(partial(self._client.state, self.name))
         if state is None:
-            raise SandboxError("the container was removed from outside while a program ran in it")
+            raise SandboxLostError("the container was removed from outside while a program ran in it")
         if state.get("OOMKilled"):
             return "memory"
         if state["Running"] or state["ExitCode"] in _NOT_BY_PROGRAMS:
-            raise SandboxError(f"the connection to the container broke, or it was ended from outside: {state}")
+            raise SandboxLostError(f"the connection to the container broke, or it was ended from outside: {state}")
         return "killed"
 
     async def remove(self) -> None:

@@ -4,16 +4,17 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ...errors import SandboxError
-from ..base import ExecResult
+from ...errors import SandboxError, SandboxLostError
 from ..job import Job
 from ..limits import Limits
+from ..results import ExecResult
 from .container import Container
 from .stream import Channel, ChannelError, Head
 
 CHUNK_BYTES = 1 << 20
 ANSWER_S = 30.0
 """For what is done at once."""
+MACHINE_LACKS_MEMORY = "the kernel killed a process within its limits, for memory that the machine lacks"
 _KILL_S = 10.0  # a program past its time is killed; the runner may have to wait for its turn
 _UNUSED_BYTES = 1 << 30  # of address space: what a Python program maps and does not use
 
@@ -56,12 +57,14 @@ async def run_job(
 
     Raises:
         ChannelError: The container died of it, or no longer answers.
+        SandboxLostError: The kernel killed it for memory that the machine lacks.
     """
     files, argv = dict(job.files), job.argv
     if argv is None:
         assert job.code is not None
         files["main.py"], argv = job.code.encode(), (python, "main.py")
-    await send_files(container.channel, files)
+    for path, content in files.items():
+        await send_files(container.channel, {path: content}, mode=0o755 if path == job.executable else 0o644)
     head, blob = await container.channel.call(
         "run",
         job.stdin,
@@ -75,6 +78,8 @@ async def run_job(
         flood_bytes=job.limits.flood_bytes,
         **rules(job.limits, is_python=job.code is not None),
     )
+    if head["ended"] == "lost":
+        raise SandboxLostError(MACHINE_LACKS_MEMORY)
     out, err = split_output(head, blob)
     return ExecResult(
         ended=head["ended"],

@@ -2,30 +2,27 @@
 
 import asyncio
 import itertools
-import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Literal, TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Literal
 
-from ...errors import ProgramError, SandboxDeadError, SandboxError
-from ..base import CellResult, ExecResult, FileInfo, Session
-from ..job import check_code, check_path, make_job
+from ...errors import ProgramError, SandboxDeadError, SandboxError, SandboxLostError
+from ..job import check_code, make_job
 from ..limits import Limits
-from ..tar_check import Member, check_tar, max_tar_bytes, pack_tar
+from ..results import CellResult, ExecResult
+from ..tar_check import Member
 from .container import Container
-from .orders import ANSWER_S, NO_OUTPUT, result_of_death, rules, run_job, send_files, split_output
+from .orders import ANSWER_S, MACHINE_LACKS_MEMORY, NO_OUTPUT, result_of_death, rules, run_job, send_files, split_output
 from .pool import ContainerPool
 from .program import interpreter_argv
+from .session_files import SessionFiles
 from .stream import ChannelError, Head
 
-T = TypeVar("T")
-
 _INTERRUPT_S = 15.0  # a cell past its time is interrupted for 1.5 s and then killed; the runner may wait for its turn
-_MAX_LISTED_BYTES = 32 << 10  # of one entry of a listing, as JSON
 
 
-class DockerSession(Session):
+class DockerSession(SessionFiles):
     """See `Session`; `DockerSandbox.open_session` makes it."""
 
     def __init__(
@@ -47,9 +44,16 @@ class DockerSession(Session):
         self._num_busy = 0
         self._is_cell_running = False
         self._dead_because: str | None = None
+        self._is_lost = self._was_closed = False
+        self._finding_out: asyncio.Task[None] | None = None
         self._death: asyncio.Task[Literal["memory", "killed"]] | None = None
         container.channel.on_event = self._on_event
         container.channel.on_close = self._on_close
+
+    @property
+    def is_alive(self) -> bool:
+        """See `Session`."""
+        return self._dead_because is None
 
     async def open(self, files: Mapping[str, bytes], members: Sequence[Member]) -> None:
         """Bring files in and start the interpreter."""
@@ -74,7 +78,7 @@ class DockerSession(Session):
         blob = check_code(code, self._language).encode()
         if self._language == "bash" and b"\0" in blob:
             raise ProgramError("wanted shell commands without NUL characters")
-        self._check_alive()
+        await self._check_alive()
         if self._is_cell_running:
             raise SandboxError("another cell of this session is running; wait for it, or interrupt it")
         self._is_cell_running = True
@@ -103,7 +107,10 @@ class DockerSession(Session):
             head, blob = await self._head_of_death(error), b""
         if head.get("dead"):
             await self._end("its interpreter is gone")
-            self._check_alive()
+            await self._check_alive()
+        if head["ended"] == "lost":
+            await self._end(MACHINE_LACKS_MEMORY, is_lost=True)
+            raise SandboxLostError(f"a cell was ended by nothing of its own doing: {MACHINE_LACKS_MEMORY}")
         out, err = split_output(head, blob)
         result = CellResult(
             ended=head["ended"],
@@ -123,14 +130,16 @@ class DockerSession(Session):
         return result
 
     async def _head_of_death(self, error: ChannelError) -> Head:
-        self._check_alive()  # whoever closed it has said why
+        if self._was_closed:
+            raise SandboxLostError("the session was closed while a cell of it ran")
+        await self._check_alive()  # whoever closed it has said why
         why = await self._why_dead()
         ended = "memory" if why == "memory" else "timeout" if error.is_silent else "exited"
         return {"ended": ended, "error": str(error), "is_alive": False, **NO_OUTPUT}
 
     async def interrupt(self) -> None:
         """See `Session`."""
-        self._check_alive()
+        await self._check_alive()
         if self._is_cell_running:
             await self._ask("interrupt")
 
@@ -160,7 +169,7 @@ class DockerSession(Session):
                     tier=self._tier,
                 )
             except ChannelError as error:
-                self._check_alive()
+                await self._check_alive()
                 result = result_of_death(await self._why_dead(), error, begin, self._tier)
                 await self._end(f"a program beside the interpreter ended it: {result.ended}")
                 return result
@@ -172,50 +181,15 @@ class DockerSession(Session):
         if self._container.channel.is_open:
             await self._ask("kill", tag=tag)
 
-    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        """See `Session`."""
-        return await self._fetch("read", max_bytes, path=check_path(path), max_bytes=max_bytes)
-
-    async def write_file(self, path: str, content: bytes) -> None:
-        """See `Session`."""
-        path = check_path(path)
-        async with self._busy():
-            await self._about(path, send_files(self._container.channel, {path: content}))
-
-    async def list_files(self, path: str = ".", *, max_entries: int = 10_000) -> list[FileInfo]:
-        """See `Session`."""
-        path = check_path(path)
-        text = await self._fetch("list", max_entries * _MAX_LISTED_BYTES, path=path, max_entries=max_entries)
-        return [_file_info(entry) for entry in json.loads(text)]
-
-    async def snapshot(self) -> bytes:
-        """See `Session`."""
-        bounds = {"max_bytes": self._limits.disk_bytes, "max_members": self._limits.num_inodes}
-        data = await self._fetch(
-            "snapshot",
-            max_tar_bytes(**bounds),
-            path=".",
-            max_bytes=self._limits.disk_bytes,
-            max_entries=self._limits.num_inodes,
-        )
-        return pack_tar(check_tar(data, **bounds))
-
     async def close(self) -> None:
         """See `Session`."""
+        self.note_close("it was closed")
         await asyncio.shield(self._end("it was closed"))
 
-    async def _fetch(self, op: str, max_reply_bytes: int, *, path: str, **fields: Any) -> bytes:  # Any: JSON
-        async with self._busy():
-            call = self._container.channel.call(
-                op, deadline_s=ANSWER_S, max_reply_bytes=max_reply_bytes, path=path, **fields
-            )
-            return (await self._about(path, call))[1]
-
-    async def _about(self, path: str, work: Awaitable[T]) -> T:
-        try:
-            return await work
-        except ProgramError as error:
-            raise ProgramError(f"{path!r} in the sandbox: {error}") from None
+    def note_close(self, reason: str) -> None:
+        """Take note that it is being closed, by itself or with its sandbox."""
+        self._was_closed, self._is_lost = True, False
+        self._dead_because = self._dead_because or reason
 
     async def _ask(self, op: str, **fields: Any) -> None:  # Any: JSON
         async with self._busy():
@@ -224,35 +198,51 @@ class DockerSession(Session):
     @asynccontextmanager
     async def _busy(self) -> AsyncIterator[None]:
         """Do something that needs the container; a failure of the container ends the session."""
-        self._check_alive()
+        await self._check_alive()
         self._num_busy += 1
         try:
             yield
         except ChannelError as error:
-            self._check_alive()
+            await self._check_alive()
             why = await self._why_dead()
             await self._end(f"programs ended it ({why}): {error}")
             raise SandboxDeadError(str(error)) from error
         except SandboxDeadError:
             raise
         except SandboxError as error:
-            await self._end(f"the sandbox failed: {error}")
+            await self._end(f"the sandbox failed: {error}", is_lost=True)
             raise
         finally:
             self._num_busy -= 1
 
-    def _check_alive(self) -> None:
+    async def _check_alive(self) -> None:
+        if self._finding_out is not None:
+            await asyncio.shield(self._finding_out)
+        if self._is_lost:
+            raise SandboxLostError(f"the session is gone by nothing of its own doing: {self._dead_because}")
         if self._dead_because is not None:
             raise SandboxDeadError(f"the session is gone: {self._dead_because}; open another")
 
     async def _why_dead(self) -> Literal["memory", "killed"]:
+        """Return what programs did to the container; where it was nothing of theirs, the session is lost."""
         if self._death is None:
             self._death = asyncio.create_task(self._container.why_dead())
-        return await asyncio.shield(self._death)
+        try:
+            return await asyncio.shield(self._death)
+        except SandboxError as error:
+            await self._end(str(error), is_lost=True)
+            raise
 
-    async def _end(self, reason: str) -> None:
-        if self._dead_because is None:
-            self._dead_because = reason
+    async def _find_out(self) -> None:
+        """Say why the container went down while nothing was asked of it."""
+        with suppress(SandboxError):  # `_check_alive` raises it to whoever comes next
+            why = await self._why_dead()
+            self._dead_because = f"programs ended its container ({why})"
+        self._pool.remove_later(self._container)
+
+    async def _end(self, reason: str, *, is_lost: bool = False) -> None:
+        if self._dead_because is None or is_lost:
+            self._dead_because, self._is_lost = reason, is_lost and not self._was_closed
         await asyncio.shield(self._pool.remove_later(self._container))
 
     def _on_event(self, head: Head) -> None:
@@ -263,11 +253,4 @@ class DockerSession(Session):
     def _on_close(self) -> None:
         if not self._num_busy and self._dead_because is None:
             self._dead_because = "the connection to its container is gone"
-            self._pool.remove_later(self._container)
-
-
-def _file_info(entry: Any) -> FileInfo:  # Any: JSON
-    path, kind, num_bytes = entry
-    if not isinstance(path, str) or kind not in ("file", "folder", "link", "other") or not isinstance(num_bytes, int):
-        raise SandboxError(f"the runner sent a listing that is none: {str(entry)[:200]}")
-    return FileInfo(path, kind, num_bytes)
+            self._finding_out = asyncio.create_task(self._find_out())

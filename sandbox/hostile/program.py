@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from textwrap import dedent
 from typing import Literal
 
-from ..base import Ended, ExecResult
 from ..limits import Limits
+from ..results import Ended, ExecResult
 
 Kind = Literal["time", "memory", "processes", "introspection", "filesystem", "network", "output", "exit"]
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from ...errors import ProgramError, SandboxError, SandboxUnavailableError
-from ..base import ExecResult, Sandbox
+from ..base import Sandbox
 from ..job import Job, check_files
 from ..languages import LANGUAGES
 from ..limits import Limits
+from ..results import ExecResult
 from ..tar_check import check_tar
 from .cgroups import Groups
 from .fork_server import NoNamespacesError, Zygote, sweep_folders
@@ -70,6 +71,8 @@ class LocalSandbox(Sandbox):
         self._tier = ""
         self._languages: frozenset[str] = frozenset()
         self._has_proc = True
+        self._is_closed = False
+        self._births: set[asyncio.Task[JailHandle]] = set()
 
     @property
     def tier(self) -> str:
@@ -88,9 +91,10 @@ class LocalSandbox(Sandbox):
 
     async def start(self) -> None:
         """Sweep what dead supervisors left, start the fork server and a first jail, and find the tier."""
-        if self._tier:
+        if self._tier and not self._is_closed:
             return
         async with self._starting:
+            self._check_open()
             if self._tier:
                 return
             sweep_folders()
@@ -101,7 +105,7 @@ class LocalSandbox(Sandbox):
             try:
                 first = await self._new_jail(allow_network=False)
             except BaseException:  # or the next start would leave this fork server behind
-                await self.close()
+                await self._end_all()
                 raise
             self._has_proc = first.has_proc
             self._idle[False].append(first)
@@ -142,19 +146,31 @@ class LocalSandbox(Sandbox):
         return ", ".join(["local", *missing])
 
     async def close(self) -> None:
-        """End all runs and sessions, the jails and the fork server."""
+        """End all runs and sessions, the jails and the fork server; from its beginning on nothing new is started."""
+        self._is_closed = True
+        async with self._starting:
+            await self._end_all()
+            self._tier = ""
+
+    async def _end_all(self) -> None:
         for session in list(self._sessions):
             await session.close()
+        if self._births:  # who waits for one is told that it is closed
+            await asyncio.wait(self._births)
         for jail in list(self._all):
             await self._destroy(jail)
         self._idle.clear()
         if self._zygote is not None:
             await self._zygote.close()
             self._zygote = None
-        self._tier = ""
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SandboxError("the local sandbox is closed; make another")
 
     async def _run(self, job: Job) -> ExecResult:
         async with self._workers:
+            self._check_open()  # it may have been closed while this waited
             jail = await self._take(job.limits.allow_network)
             is_clean = False
             try:
@@ -186,6 +202,7 @@ class LocalSandbox(Sandbox):
         jail = await self._take(limits.allow_network)
         try:
             interpreter = await start_interpreter(jail, language, placed, snapshot, limits)
+            self._check_open()
         except BaseException:
             await self._give_back(jail, limits.allow_network, is_clean=False)
             raise
@@ -213,22 +230,30 @@ class LocalSandbox(Sandbox):
     async def _give_back(self, jail: JailHandle, allow_network: bool, *, is_clean: bool) -> None:
         jail.num_uses += 1
         idle = self._idle[allow_network]
-        is_wanted = self._zygote is not None and len(idle) < self._num_workers and jail.num_uses < _USES
+        is_wanted = not self._is_closed and len(idle) < self._num_workers and jail.num_uses < _USES
         if is_clean and is_wanted and jail.channel.is_open:
             idle.append(jail)
         else:
             await self._destroy(jail)
 
     async def _new_jail(self, *, allow_network: bool) -> JailHandle:
-        if self._zygote is None:
-            raise SandboxError("the local sandbox is closed")
-        if not self._zygote.is_alive:
-            async with self._replacing:
-                if not self._zygote.is_alive:  # its jails ended with it; a new one takes over
-                    await self._zygote.close()
-                    self._zygote = await self._zygote.again()
-        jail = await self._zygote.fork(allow_network=allow_network)
+        self._check_open()
+        birth = asyncio.create_task(self._bear(allow_network))
+        self._births.add(birth)
+        birth.add_done_callback(self._births.discard)
+        return await birth
+
+    async def _bear(self, allow_network: bool) -> JailHandle:
+        async with self._replacing:
+            zygote = self._zygote
+            assert zygote is not None, "the sandbox is open, and so was started"
+            if not zygote.is_alive:  # its jails ended with it; a new one takes over
+                self._check_open()
+                await zygote.close()
+                zygote = self._zygote = await zygote.again()
+        jail = await zygote.fork(allow_network=allow_network)
         self._all.add(jail)
+        self._check_open()
         return jail
 
     async def _destroy(self, jail: JailHandle) -> None:

@@ -18,6 +18,7 @@ from .kernel import CLONE_NEWNS, set_namespace
 
 _MAX_TOLD: Final = 300
 """Characters of an error that a helper tells: as JSON they fit into one read of a pipe."""
+_DIES_MS: Final = 1000
 
 
 @dataclass
@@ -113,9 +114,7 @@ class Branches:
         if branch is None or not self._branches:
             return not self._branches
         while found := self._processes_of(branch):
-            for pid in found:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            _kill_and_wait(found)
             reap()
         return False
 
@@ -154,6 +153,7 @@ class Branches:
             if self._ground.mount_namespace(pid) not in known:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        self._say({"op": "forgotten"})
 
     def furnish(self, message: wire.Message) -> None:
         """Give the process that has left for its own namespaces a copy of its parent's files."""
@@ -162,16 +162,21 @@ class Branches:
         known = {branch.namespace for branch in self._branches.values()}
         namespace = "" if pid is None else self._ground.mount_namespace(pid)
         if pid is None or not namespace or namespace in known:
-            raise RuntimeError("no process has left for a namespace of its own")
-        fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            raise folder.RefusedError("no process has left for a namespace of its own")
+        try:
+            fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            raise folder.RefusedError("the process that had left is gone") from None
         try:
             _in_helper(fd, self._copy_files)
+            end = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise folder.RefusedError("the process that had left is gone") from None
         finally:
             os.close(fd)
         number = self._num_branches
         self._num_branches += 1
         self._branches[number] = _Branch(pid, namespace)
-        end = os.pidfd_open(pid)
         self._ends[end] = number
         self._poll.register(end, select.POLLIN)
         self._say({"op": "furnished", "branch": number})
@@ -179,7 +184,10 @@ class Branches:
     def _copy_files(self) -> None:
         root.make_private(*self._disk)
         for name, place in root.PRIVATE.items():
-            folder.copy(place, f"{root.SPARE}/{name}")
+            try:
+                folder.copy(place, f"{root.SPARE}/{name}")
+            except OSError as error:  # something that goes on running changes them
+                raise folder.RefusedError(f"the files could not be copied: {error.strerror}") from None
         root.show_private()
 
     def do_files(self, message: wire.Message) -> None:
@@ -232,6 +240,20 @@ class Branches:
 _FILE_WORK: Final = {"read": Branches._read, "write": Branches._write, "list": Branches._list, "pack": Branches._pack}
 
 
+def _kill_and_wait(pids: Iterable[int]) -> None:
+    """Kill processes, and wait until their parents can reap them: until then they count against the session's limit."""
+    ends = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            ends.append(os.pidfd_open(pid))
+            os.kill(pid, signal.SIGKILL)
+    for end in ends:
+        waiting = select.poll()
+        waiting.register(end, select.POLLIN)
+        waiting.poll(_DIES_MS)
+        os.close(end)
+
+
 def _in_helper(namespace: int | None, work: Callable[[], None]) -> None:
     """Do something as a child, which has entered a branch's namespace if there is one to enter."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -250,7 +272,9 @@ def _in_helper(namespace: int | None, work: Callable[[], None]) -> None:
     os.close(writing)
     told = os.read(reading, 4096)
     os.close(reading)
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
     if told:
         kind, why = json.loads(told)
         raise folder.RefusedError(why) if kind == "refused" else RuntimeError(why)
+    if status:
+        raise RuntimeError(f"what worked for the init ended with status {status}")

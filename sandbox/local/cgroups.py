@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from ...errors import SandboxError
 
@@ -31,6 +31,19 @@ class _Names:
 
 _VERSION_1: Final = _Names("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.oom_control")
 _VERSION_2: Final = _Names("memory.max", "memory.swap.max", "memory.events")
+_PEAK: Final = "memory.max_usage_in_bytes"
+_NEAR_BYTES: Final = 1 << 20
+"""So near to its limit has a group come for which the kernel kills; the largest piece that it kills for is 32 KiB."""
+
+
+@dataclass(frozen=True)
+class OomCount:
+    """What the kernel has counted of a group since it exists."""
+
+    kills: int = 0
+    """Processes that were killed for want of memory, whoever lacked it."""
+    limit_hits: int = 0
+    """How often the group's own limit was the reason; version 1 does not count it."""
 
 
 def start_time(pid: int) -> str | None:
@@ -48,6 +61,7 @@ class Group:
         self._folders = list(dict.fromkeys((memory, pids)))
         self._memory, self._pids, self._names = memory, pids, names
         self._limits: tuple[int, int] | None = None
+        self._kills_of_peak = 0  # when the peak was set back
         for folder in self._folders:
             folder.mkdir()
 
@@ -88,22 +102,40 @@ class Group:
             except OSError:
                 for file in reversed(files):
                     file.write_text(str(total))
+            (self._memory / _PEAK).write_text("0")
         else:
             memory.write_text(str(total))
             if swap.exists():
                 swap.write_text("0")
 
-    def num_oom_kills(self) -> int:
-        """Return how many processes were killed for memory since the group exists; 0 once it is gone."""
+    def oom_count(self) -> OomCount:
+        """Return what was counted so far; nothing once the group is gone."""
         try:
-            text = (self._memory / self._names.oom_count).read_text()
+            lines = (self._memory / self._names.oom_count).read_text().splitlines()
         except FileNotFoundError:
-            return 0
-        for line in text.splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-        return 0
+            return OomCount()
+        numbers = dict(line.split() for line in lines)
+        return OomCount(int(numbers.get("oom_kill", 0)), int(numbers.get("oom", 0)))
+
+    def oom_cause(self, before: OomCount) -> Literal["limit", "machine"] | None:
+        """Return what the kernel has killed for since then: the group's own limit, or memory that lacks around it."""
+        now = self.oom_count()
+        if now.kills <= before.kills:
+            return None
+        if self._names is _VERSION_1:
+            was_limit = self._number(_PEAK) >= self._number(self._names.memory_limit) - _NEAR_BYTES
+        else:
+            was_limit = now.limit_hits > before.limit_hits
+        return "limit" if was_limit else "machine"
+
+    def forget_peak(self, now: OomCount) -> None:
+        """Let what earlier programs used count no more for `oom_cause`, if the kernel killed for it."""
+        if self._names is _VERSION_1 and now.kills > self._kills_of_peak:
+            (self._memory / _PEAK).write_text("0")
+            self._kills_of_peak = now.kills
+
+    def _number(self, file: str) -> int:
+        return int((self._memory / file).read_text())
 
     def remove(self) -> None:
         """Remove the group, once its processes are gone."""
@@ -169,7 +201,7 @@ class Groups:
             return False
         try:
             group.limit(64 << 20, 16)
-            group.num_oom_kills()
+            group.oom_count()
         except (OSError, SandboxError):
             return False
         finally:

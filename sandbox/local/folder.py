@@ -38,8 +38,8 @@ def open_to_read(folder: str, path: str) -> int:
     return fd
 
 
-def write(folder: str, path: str, content: bytes) -> None:
-    """Write a regular file, making the folders above it."""
+def write(folder: str, path: str, content: bytes, mode: int = 0o644) -> None:
+    """Write a regular file, making the folders above it; only a new one gets the mode."""
     names = path.split("/")
     fd = os.open(folder, _FOLDER)
     try:
@@ -50,7 +50,7 @@ def write(folder: str, path: str, content: bytes) -> None:
             os.close(fd)
             fd = below
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY
-        file_fd = open_beneath(fd, names[-1], flags, 0o644)
+        file_fd = open_beneath(fd, names[-1], flags, mode)
         try:
             if not stat.S_ISREG(os.fstat(file_fd).st_mode):
                 raise RefusedError(f"cannot write {path!r}: it is no regular file")

@@ -7,12 +7,12 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ...errors import DeadlineError, ProgramError, SandboxDeadError, SandboxError
 from ..limits import Limits
 from . import wire
-from .cgroups import Group
+from .cgroups import Group, OomCount
 
 _CLOSE_S: Final = 5.0
 
@@ -165,6 +165,32 @@ class JailHandle:
             return
         await self.ask({"op": "clear", "disk": [limits.disk_bytes, limits.num_inodes]}, timeout_s=timeout_s)
         self.group.limit(limits.memory_bytes, limits.num_processes)
+
+    def limit_branches(self, limits: Limits, num_branches: int) -> None:
+        """Limit what a session and its forks may use together.
+
+        Raises:
+            SandboxError: The kernel refuses; more may be in use already.
+        """
+        if self.group is not None:
+            self.group.limit(limits.memory_bytes * num_branches, limits.num_processes * num_branches)
+
+    def oom_count(self, *, is_idle: bool = False) -> OomCount:
+        """Return what the kernel has killed for want of memory; nothing without a control group.
+
+        Args:
+            is_idle: Nothing runs that may yet be blamed for what was killed so far.
+        """
+        if self.group is None:
+            return OomCount()
+        count = self.group.oom_count()
+        if is_idle:
+            self.group.forget_peak(count)
+        return count
+
+    def oom_cause(self, before: OomCount) -> Literal["limit", "machine"] | None:
+        """Return what the kernel has killed for since then; see `Group.oom_cause`."""
+        return None if self.group is None else self.group.oom_cause(before)
 
     def kill(self) -> None:
         """Kill the init, and with it everything in the jail; what it held is freed by `destroy`."""

@@ -132,7 +132,7 @@ class Jail:
         if not is_session:
             self._ground.clear(*body["disk"])
         for path, content in zip(body["paths"], message.blobs[2:], strict=True):
-            folder.write(self._ground.folder, path, content)
+            folder.write(self._ground.folder, path, content, 0o755 if path == body["executable"] else 0o644)
         self._memory_bytes = body["memory_bytes"]
         code, stdin = message.blobs[:2]
         argv = body["argv"]

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ...errors import SandboxDeadError, SandboxError
-from ..base import Ended, ExecResult
+from ...errors import SandboxDeadError, SandboxError, SandboxLostError
 from ..job import Job
 from ..limits import Limits
+from ..results import Ended, ExecResult
 from .capture import Capture
 from .handle import JailHandle, reply_of
 
@@ -44,12 +44,13 @@ async def run_program(
     """Run a program and return what became of it.
 
     Raises:
+        SandboxLostError: The jail was killed from outside, or the kernel killed for memory that the machine lacks.
         SandboxError: The jail failed.
     """
     limits = job.limits
     if not is_in_session:
         await jail.limit(limits, timeout_s=GRACE_S)
-    kills_before = _num_oom_kills(jail)  # of this jail's earlier programs and cells
+    before = jail.oom_count(is_idle=not is_in_session)  # of this jail's earlier programs and cells
     stopped: list[Ended] = []
 
     def stop(why: Ended) -> None:
@@ -65,8 +66,8 @@ async def run_program(
         try:
             ended = await _ended(jail, job, branch, (out, err), stop)
         except SandboxDeadError as error:
-            if _num_oom_kills(jail) <= kills_before:
-                raise SandboxError(f"the jail died under a program: {error}") from error
+            if jail.oom_cause(before) != "limit":
+                raise SandboxLostError(f"the jail died under a program: {error}") from error
             ended = _KILLED_WITH_ITS_JAIL
         wall_s = time.monotonic() - began
         (written, is_out_cut), (complained, is_err_cut) = out.take(), err.take()
@@ -74,8 +75,13 @@ async def run_program(
         out.close()
         err.close()
     status = ended["status"]
-    is_out_of_memory = ended["is_over_memory"] or _num_oom_kills(jail) > kills_before
-    how = _name_end(status, stopped, is_out_of_memory, limits, ended["cpu_s"])
+    cause = "limit" if ended["is_over_memory"] else jail.oom_cause(before)
+    how = _name_end(status, stopped, cause is not None, limits, ended["cpu_s"])
+    if how == "memory" and cause == "machine":
+        raise SandboxLostError(
+            "the kernel killed a program within its limits: the machine, or a control group around the sandbox, has "
+            "too little memory; run fewer programs at a time, or give them less"
+        )
     return ExecResult(
         ended=how,
         exit_code=os.WEXITSTATUS(status) if how in ("ok", "nonzero") else None,
@@ -100,6 +106,7 @@ async def _ended(
         "op": "run",
         "argv": job.argv,
         "paths": list(job.files),
+        "executable": job.executable,
         "disk": [limits.disk_bytes, limits.num_inodes],
         "memory_bytes": limits.memory_bytes,
         "branch": branch,
@@ -134,10 +141,6 @@ async def _kill_now(jail: JailHandle, reply: "asyncio.Future[Any]", stop: Any) -
     await asyncio.wait({reply}, timeout=GRACE_S)
     if not reply.done() or reply.cancelled() or reply.exception() is not None:
         jail.kill()
-
-
-def _num_oom_kills(jail: JailHandle) -> int:
-    return 0 if jail.group is None else jail.group.num_oom_kills()
 
 
 def _name_end(

@@ -1,24 +1,21 @@
 """A session of the local sandbox: an interpreter in a jail of its own, its files, and its forks."""
 
 import asyncio
-import json
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import ProgramError, SandboxDeadError, SandboxError
-from ..base import CellEnded, CellResult, ExecResult, FileInfo, Session
-from ..job import check_code, check_path, make_job
+from ...errors import ForkRefusedError, ProgramError, SandboxDeadError, SandboxError, SandboxLostError
+from ..job import check_code, make_job
 from ..limits import Limits
-from ..tar_check import check_tar, max_tar_bytes
+from ..results import CellEnded, CellResult, ExecResult
 from . import wire
-from .capture import Capture
 from .console import Interpreter
 from .handle import JailHandle
 from .program import run_program
+from .session_files import WORK_S, SessionFiles
 from .starting import fork_interpreter
 
 if TYPE_CHECKING:
@@ -26,13 +23,11 @@ if TYPE_CHECKING:
 
 INTERRUPT_GRACE_S: Final = 0.5
 """From an interrupt until the next, and from the second until the interpreter is killed."""
-_WORK_S: Final = 30.0
-_MAX_REPLY: Final = 1 << 18
 _INTERRUPTED_CODE: Final = 130
 _CELL_ENDS: Final = ("ok", "error", "interrupted")
 
 
-class LocalSession(Session):
+class LocalSession(SessionFiles):
     """One interpreter of a jail; forks share the jail, each with its own processes' view of files."""
 
     def __init__(
@@ -40,15 +35,22 @@ class LocalSession(Session):
     ) -> None:
         self._sandbox, self._jail, self._branch = sandbox, jail, branch
         self._interpreter, self.limits = interpreter, limits
-        self._is_busy = self._is_closed = self._is_jail_lost = False
+        self._is_busy = self._is_closed = self._was_closed = False
+        self._lost_because: str | None = None
+        self._burying = asyncio.Lock()
         self._stopping: CellEnded | None = None
         self._is_interrupted = False
-        self._oom_before = 0
+        self._oom_before = jail.oom_count()
         interpreter.out.on_flood = interpreter.err.on_flood = lambda: self._stop_soon("output")
         self._family: set[LocalSession] = {self}
         if branch == 0:
             jail.on_gone = lambda branch, status: self._note_end(branch)
         sandbox.add(self)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is open and its interpreter there, as far as is known."""
+        return not self._is_closed and self._interpreter.is_alive and self._jail.channel.is_open
 
     @property
     def can_fork(self) -> bool:  # type: ignore[override]  # by language and tier, not by class
@@ -60,7 +62,7 @@ class LocalSession(Session):
         source = check_code(code, "Python" if self._interpreter.is_python else "bash")
         if "\0" in source:
             raise ProgramError("the code holds a NUL character")
-        self._begin()
+        await self._begin()
         try:
             return await self._run_cell(source, timeout_s or self.limits.wall_s)
         except BaseException:
@@ -72,7 +74,7 @@ class LocalSession(Session):
     async def _run_cell(self, source: str, timeout_s: float) -> CellResult:
         interpreter = self._interpreter
         self._stopping, self._is_interrupted = None, False
-        self._oom_before = self._num_oom_kills()
+        self._oom_before = self._jail.oom_count(is_idle=len(self._family) == 1)
         for capture in (interpreter.out, interpreter.err):
             capture.wake()
         began = time.monotonic()
@@ -92,9 +94,11 @@ class LocalSession(Session):
         interpreter = self._interpreter
         ended, value, error, code = self._read_reply(reply)
         if not interpreter.is_alive:
-            await self._end_branch()
-            if ended == "exited" and self._is_jail_lost:
-                raise SandboxDeadError("the jail died under a cell, and not for want of memory")
+            if self._was_closed:
+                raise SandboxLostError("the session was closed while a cell of it ran")
+            await self._bury()
+            if ended == "exited" and self._lost_because is not None:
+                raise SandboxLostError(f"a cell was ended by nothing of its own doing: {self._lost_because}")
         (out, is_out_cut), (err, is_err_cut) = interpreter.out.take(), interpreter.err.take()
         for capture in (interpreter.out, interpreter.err):
             capture.rest()
@@ -118,7 +122,7 @@ class LocalSession(Session):
             self._interpreter.end()
             if self._stopping is not None:
                 return self._stopping, None, f"the interpreter was killed ({self._stopping})", None
-            if self._num_oom_kills() > self._oom_before:
+            if self._jail.oom_cause(self._oom_before) == "limit":
                 return "memory", None, "the interpreter was killed: it used more memory than its limit", None
             return "exited", None, "the interpreter has ended", None
         if not self._interpreter.is_python:
@@ -176,57 +180,24 @@ class LocalSession(Session):
         timeout_s: float | None = None,
     ) -> ExecResult:
         """Run a program beside the interpreter; see `Session.run`."""
-        self._check_alive()
+        await self._check_alive()
         limits = self.limits if timeout_s is None else replace(self.limits, wall_s=timeout_s)
         job = make_job(code, language, argv, stdin, None, limits)
-        return await run_program(self._jail, job, self._sandbox.tier, branch=self._branch, is_in_session=True)
-
-    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        """Return a regular file's content; see `Session.read_file`."""
-        reply = await self._files("read", path=check_path(path))
-        (fd,) = reply.fds
-        with os.fdopen(fd, "rb") as file:
-            content = file.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            raise ProgramError(f"{path!r} holds more than {max_bytes} bytes")
-        return content
-
-    async def write_file(self, path: str, content: bytes) -> None:
-        """Write a regular file; see `Session.write_file`."""
-        if not isinstance(content, bytes):
-            raise ProgramError(f"wanted bytes as the content of {path!r}, got {type(content).__name__}")
-        await self._files("write", [content], path=check_path(path))
-
-    async def list_files(self, path: str = ".", *, max_entries: int = 10_000) -> list[FileInfo]:
-        """Return everything below a folder; see `Session.list_files`."""
-        reply = await self._files("list", path=check_path(path), max_entries=max_entries)
-        return [FileInfo(name, kind, size) for name, kind, size in json.loads(reply.blobs[0])]
-
-    async def snapshot(self) -> bytes:
-        """Return the work folder as a tar archive; see `Session.snapshot`."""
-        max_bytes = max_tar_bytes(self.limits.disk_bytes, self.limits.num_inodes)
-        capture = Capture(max_bytes, max_bytes, lambda: None)
         try:
-            packing = asyncio.ensure_future(
-                self._files("pack", fds=[capture.writing], max_bytes=self.limits.disk_bytes)
-            )
-            await asyncio.sleep(0)  # the request is sent, and with it the pipe's other end
-            capture.listen()
-            await packing
-            packed, is_cut = capture.take()
-        finally:
-            capture.close()
-        if is_cut:
-            raise ProgramError(f"the work folder's archive is longer than {max_bytes} bytes")
-        check_tar(packed, max_bytes=self.limits.disk_bytes, max_members=self.limits.num_inodes)
-        return packed
+            return await run_program(self._jail, job, self._sandbox.tier, branch=self._branch, is_in_session=True)
+        except SandboxLostError:
+            await self._check_alive()  # says more of a session that is lost with it
+            raise
 
-    async def _files(
-        self, what: str, blobs: Sequence[bytes] = (), fds: Sequence[int] = (), **details: str | int
+    async def _ask_init(
+        self, body: dict[str, str | int], blobs: Sequence[bytes] = (), fds: Sequence[int] = ()
     ) -> wire.Message:
-        self._check_alive()
-        body = {"op": "files", "what": what, "branch": self._branch, **details}
-        return await self._jail.ask(body, blobs, fds, timeout_s=_WORK_S)
+        await self._check_alive()
+        try:
+            return await self._jail.ask(body | {"branch": self._branch}, blobs, fds, timeout_s=WORK_S)
+        except SandboxDeadError:
+            await self._check_alive()
+            raise
 
     async def fork(self) -> "LocalSession":
         """Return a second session with the same interpreter state and its own files; see `Session.fork`.
@@ -235,9 +206,14 @@ class LocalSession(Session):
         """
         if not self.can_fork:
             raise SandboxError("this session cannot fork: only Python can, where /proc is there and the tier not weak")
-        self._begin()
+        await self._begin()
         try:
             child, branch = await fork_interpreter(self._jail, self._interpreter, self.limits, len(self._family) + 1)
+        except ForkRefusedError:
+            await self._bury()
+            if self._lost_because is not None:
+                raise SandboxLostError(f"a session was lost while it was forked: {self._lost_because}") from None
+            raise
         finally:
             self._is_busy = False
         session = LocalSession(self._sandbox, self._jail, branch, child, self.limits)
@@ -247,29 +223,46 @@ class LocalSession(Session):
 
     async def close(self) -> None:
         """End the session; see `Session.close`."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        await self._end_branch()
+        self._was_closed, self._lost_because = True, None
+        if not self._is_closed:
+            await self._end_branch()
 
-    async def _end_branch(self) -> None:
-        """Kill every process of this session; with the last of its family the jail is free again."""
+    async def _bury(self) -> None:
+        """If the interpreter or its jail is gone, end the session and find out whether it was its own doing."""
+        async with self._burying:
+            if self.is_alive or self._is_closed:
+                return
+            cause = self._jail.oom_cause(self._oom_before)
+            is_clean = await self._end_branch()
+            if self._was_closed:
+                return
+            if cause == "machine":
+                self._lost_because = "the kernel killed a process within its limits, for memory that the machine lacks"
+            elif cause is None and not is_clean:
+                self._lost_because = "its jail was killed from outside"
+
+    async def _end_branch(self) -> bool:
+        """Kill every process of this session; with the last of its family the jail is free again.
+
+        Returns:
+            Whether the jail was still there to do so, or it was done before.
+        """
         self._is_closed = True
         if self not in self._family:
-            return
+            return True
         self._family.discard(self)
         self._interpreter.end()
         is_clean = False
         try:
             if self._jail.channel.is_open:
                 with suppress(SandboxDeadError):  # the jail is gone, and all its processes with it
-                    await self._jail.ask({"op": "end_branch", "branch": self._branch}, timeout_s=_WORK_S)
+                    await self._jail.ask({"op": "end_branch", "branch": self._branch}, timeout_s=WORK_S)
                     is_clean = True
         finally:
-            self._is_jail_lost = not is_clean
             self._interpreter.close_streams()
             is_last = not self._family
             await asyncio.shield(self._sandbox.remove(self, self._jail, is_clean=is_clean, is_last=is_last))
+        return is_clean
 
     def _note_end(self, branch: int) -> None:
         """Take note that the interpreter of a branch has ended."""
@@ -277,15 +270,16 @@ class LocalSession(Session):
             if session._branch == branch:
                 session._interpreter.end()
 
-    def _begin(self) -> None:
-        self._check_alive()
+    async def _begin(self) -> None:
+        await self._check_alive()
         if self._is_busy:
             raise SandboxError("another cell of this session is still running; a session runs one at a time")
         self._is_busy = True
 
-    def _check_alive(self) -> None:
-        if self._is_closed or not self._interpreter.is_alive:
-            raise SandboxDeadError("this session is closed, or its interpreter is gone; open another")
-
-    def _num_oom_kills(self) -> int:
-        return 0 if self._jail.group is None else self._jail.group.num_oom_kills()
+    async def _check_alive(self) -> None:
+        if not self.is_alive:
+            await self._bury()
+        if self._lost_because is not None:
+            raise SandboxLostError(f"this session is gone by nothing of its own doing: {self._lost_because}")
+        if not self.is_alive:
+            raise SandboxDeadError("this session is closed, or its cells have ended its interpreter; open another")

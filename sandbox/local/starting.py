@@ -3,13 +3,16 @@
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import Final, Literal
+from contextlib import suppress
+from typing import Any, Final, Literal
 
-from ...errors import SandboxError
+from ...errors import ForkRefusedError, ProgramError, SandboxError
 from ..limits import Limits
+from .cgroups import OomCount
 from .console import Interpreter, new_interpreter, release
 from .handle import JailHandle
 from .program import bounds
+from .wire import Message
 
 START_S: Final = 30.0
 FORK_S: Final = 10.0
@@ -70,31 +73,65 @@ async def fork_interpreter(
         num_branches: How many there will be; they share the jail's control group.
 
     Raises:
-        SandboxError: The interpreter did not fork.
+        ForkRefusedError: The interpreter did not fork, for what its cells did to it or use.
+        SandboxError: The jail failed.
     """
-    if jail.group is not None:
-        jail.group.limit(limits.memory_bytes * num_branches, limits.num_processes * num_branches)
+    before = jail.oom_count()
+    jail.limit_branches(limits, num_branches)
     child, ends = new_interpreter(limits, is_python=True)
     try:
-        async with jail.forking, asyncio.timeout(FORK_S):
-            await jail.ask({"op": "expect_fork"}, timeout_s=FORK_S)
-            told = child.expect()
-            parent.tell({"op": "fork"}, fds=ends)
-            release(child, ends)
-            if (await told or {}).get("op") != "left":
-                raise SandboxError("the interpreter did not fork; what its cells did to it may have kept it from that")
-            furnished = await jail.ask({"op": "furnish"}, timeout_s=FORK_S)
-            ready = child.expect()
-            child.tell({"op": "go"})
-            if (await ready or {}).get("op") != "forked":
-                raise SandboxError("the fork of the interpreter did not go on")
-    except BaseException as error:
-        if jail.channel.is_open:
-            jail.channel.send({"op": "forget_fork"})
+        async with jail.forking:
+            try:
+                branch = await _fork(jail, parent, child, ends, before)
+            except BaseException:
+                with suppress(SandboxError):  # a jail that is gone has no more leave to give
+                    await asyncio.shield(jail.ask({"op": "forget_fork"}, timeout_s=FORK_S))
+                raise
+    except BaseException:
         release(child, ends)
         child.end()
         child.close_streams()
-        if isinstance(error, TimeoutError):
-            raise SandboxError(f"the interpreter did not fork within {FORK_S:g} s") from error
+        with suppress(SandboxError):  # what it uses already it may keep
+            jail.limit_branches(limits, num_branches - 1)
         raise
-    return child, int(furnished.body["branch"])
+    return child, branch
+
+
+async def _fork(jail: JailHandle, parent: Interpreter, child: Interpreter, ends: list[int], before: OomCount) -> int:
+    await jail.ask({"op": "expect_fork"}, timeout_s=FORK_S)
+    told = child.expect()
+    parent.tell({"op": "fork"}, fds=ends)
+    release(child, ends)
+    await _hear(told, "left")
+    branch = int((await _furnish(jail, before)).body["branch"])
+    ready = child.expect()
+    child.tell({"op": "go"})
+    try:
+        await _hear(ready, "forked")
+    except BaseException:
+        with suppress(SandboxError):
+            await asyncio.shield(jail.ask({"op": "end_branch", "branch": branch}, timeout_s=FORK_S))
+        raise
+    return branch
+
+
+async def _hear(reply: "asyncio.Future[dict[str, Any] | None]", wanted: str) -> None:  # Any: as a message's body
+    try:
+        told = await asyncio.wait_for(reply, FORK_S)
+    except TimeoutError:
+        raise ForkRefusedError(
+            f"the interpreter did not fork within {FORK_S:g} s; what its cells did to it keeps it from that"
+        ) from None
+    if (told or {}).get("op") != wanted:
+        raise ForkRefusedError("the interpreter did not fork; its cells left no process for it, or broke it")
+
+
+async def _furnish(jail: JailHandle, before: OomCount) -> Message:
+    try:
+        return await jail.ask({"op": "furnish"}, timeout_s=FORK_S)
+    except ProgramError as error:
+        raise ForkRefusedError(f"the interpreter did not fork: {error}") from error
+    except SandboxError as error:
+        if jail.oom_cause(before) == "limit":
+            raise ForkRefusedError("there is not enough memory for a copy of the files") from error
+        raise

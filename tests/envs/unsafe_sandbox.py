@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turngym.errors import ProgramError, SandboxDeadError, SandboxError
-from turngym.sandbox.base import CellResult, ExecResult, FileInfo, Sandbox, Session
+from turngym.sandbox.base import Sandbox, Session
 from turngym.sandbox.job import Job, check_code
 from turngym.sandbox.limits import Limits
+from turngym.sandbox.results import CellResult, ExecResult, FileInfo
 
 REPL = """
 import ast, json, os, sys, traceback
@@ -63,6 +64,10 @@ class UnsafeSession(Session):
             )
         os.close(control)
         os.close(replies)
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.is_closed and self._process.poll() is None
 
     async def run_cell(self, code: str, *, timeout_s: float | None = None) -> CellResult:
         check_code(code, "python")
@@ -191,6 +196,8 @@ class UnsafeSandbox(Sandbox):
         folder = Path(tempfile.mkdtemp())
         try:
             write_files(folder, job.files)
+            if job.executable is not None:
+                (folder / job.executable).chmod(0o755)
             argv = job.argv or (sys.executable, "-I", "-c", job.code or "")
             return await asyncio.to_thread(run_process, argv, folder, job)
         finally:

@@ -1,6 +1,7 @@
 """Episodes whose environment runs the model's code in the local sandbox."""
 
 import asyncio
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -93,7 +94,8 @@ def test_an_interpreter_forks_with_its_episode_and_its_copies_go_ways_of_their_o
             executor = multi_turn(partial(PythonTool, deadline_s=60))
             engine = ScriptedEngine(lambda request: list(said[request.name].encode()))
             task = Task("t", prompt="40 and 2?", label="42")
-            leaves = await run_attempts(executor, task, (0, 1), engine, SAMPLING, branching=Branching((0,)))
+            seat = nullcontext(engine)
+            leaves = await run_attempts(executor, task, (0, 1), lambda _: seat, SAMPLING, branching=Branching((0,)))
             return leaves, (await shared_sandbox("local")).num_sessions, len(engine.requests)
         finally:
             await close_shared()

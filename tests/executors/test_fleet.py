@@ -17,9 +17,13 @@ from turngym.envs.task import Task
 from turngym.errors import DeadlineError, EngineDeadError, WeightSyncError, WorkerError
 from turngym.executors import fleet as fleet_module
 from turngym.executors.buffer import Group
+from turngym.executors.dispatch import RolloutPlan
+from turngym.executors.draws import Draw
 from turngym.executors.fleet import Fleet
 from turngym.executors.fleet_engine import Order
+from turngym.executors.pacing import Pace
 from turngym.executors.ray_calls import call_all
+from turngym.executors.rollouts import Rollouts
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -164,6 +168,23 @@ def run(fleet: Fleet, prompts: list[str]) -> dict[int, list[Trajectory]]:
     return done
 
 
+class Line:
+    """Tasks by their prompts, each drawn once."""
+
+    def __init__(self, prompts: list[str]) -> None:
+        self._draws = [Draw(n, Task(id=f"task {n}", prompt=prompt)) for n, prompt in enumerate(prompts)]
+
+    @property
+    def num_left(self) -> int:
+        return len(self._draws)
+
+    def draw(self) -> Draw | None:
+        return self._draws.pop(0) if self._draws else None
+
+    def give_back(self, draw: Draw) -> None:
+        self._draws.insert(0, draw)
+
+
 def is_whole(attempts: list[Trajectory]) -> bool:
     return sorted(t.attempt for t in attempts) == [0, 1, 2, 3] and all(t.is_valid for t in attempts)
 
@@ -242,6 +263,35 @@ def test_calls_have_a_deadline_and_errors_keep_their_names_in_one_line(make_flee
     with pytest.raises(WorkerError, match=r"an episode of task 'a' failed in engine \d: KeyError: .*a bug") as error:
         run(make_fleet(), ["is a bug"])
     assert "\n" not in str(error.value)
+
+
+def test_one_engine_that_is_late_is_named_and_the_others_go_on(make_fleet, lines):
+    """As when weights are brought to an engine that was started anew and hangs: the run has others."""
+    fleet = make_fleet(max_restarts=0)
+    late = [engine for engine in fleet.started if engine.index == 0]
+    assert fleet.call(late, "work", "sleep", timeout_s=0.5, what="working") == {}
+    assert lines == ["engine 0 died: working took longer than its deadline of 0.5 s"]
+    assert is_whole(run(fleet, ["well"])[0])
+
+
+def test_rollouts_over_a_fleet_end_with_a_clear_error_when_no_engine_is_left(make_fleet):
+    """One process is killed and one hangs; the tasks that they had are still there to be saved."""
+    fleet = make_fleet(max_restarts=0, quiet_s=1.0)
+    line = Line(["well", "well", "kills the process", "stops the process"])
+    rollouts = Rollouts(fleet, line, Pace(2), RolloutPlan((0, 1), SAMPLING))
+    rollouts.start()
+    try:
+        rollouts.begin_batch(0, 9)
+        taken = rollouts.take(2, lambda: False)
+        assert [one.draw.serial for one in taken.finished] == [0, 1]
+        rollouts.begin_learning()
+        rollouts.begin_batch(1, 8)
+        with pytest.raises(EngineDeadError, match=r"no engine lives any more, and --vllm.max_restarts are used up"):
+            rollouts.take(2, lambda: False)
+        state, _ = rollouts.state(lambda serials: serials)
+        assert len(state.running) + len(state.finished) == 2
+    finally:
+        rollouts.close()
 
 
 def test_an_actor_that_cannot_be_made_says_why(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
@@ -91,7 +92,7 @@ def grow(multi_turn):
                 executor,
                 TASK,
                 attempts,
-                engine,
+                lambda attempt: nullcontext(engine),
                 SAMPLING,
                 seed_for,
                 branching=Branching(tuple(turns), factor),
@@ -296,7 +297,8 @@ async def test_cancelled_anywhere_it_closes_all(multi_turn, diary, stage):
 
     env_class = diary(lambda what: hang() if what == stage else None)
     executor = multi_turn(env_class)
-    work = run_attempts(executor, TASK, (0, 1, 2), ScriptedEngine(script), SAMPLING, branching=Branching((0,), 3))
+    engine = nullcontext(ScriptedEngine(script))
+    work = run_attempts(executor, TASK, (0, 1, 2), lambda attempt: engine, SAMPLING, branching=Branching((0,), 3))
     task = asyncio.create_task(work)
     async with asyncio.timeout(60):
         await reached.wait()
@@ -315,11 +317,12 @@ async def test_a_bug_says_itself_what_it_is(multi_turn, diary, monkeypatch):
     def broken(self):
         raise KeyError("a bug")
 
+    def seat_of(attempt):
+        return nullcontext(ScriptedEngine(letters))
+
     monkeypatch.setattr("turngym.executors.episode.Episode.finish", broken)
     with pytest.raises(KeyError, match="a bug"):
-        await run_attempts(
-            multi_turn(diary()), TASK, (0, 1), ScriptedEngine(letters), SAMPLING, branching=Branching((0,))
-        )
+        await run_attempts(multi_turn(diary()), TASK, (0, 1), seat_of, SAMPLING, branching=Branching((0,)))
 
 
 class Tally(Env):

@@ -92,6 +92,8 @@ class StepRollouts:
         on_idle()
         if should_stop():
             return None
+        if (taken := self._dispatcher.take(count, 0.0)) is not None:
+            return taken
         orders: list[Order] = []
         self._dispatcher.orders(lambda order: orders.append(order) or True, 0.0)
         self._script.rolled_out.append([order.task.id for order in orders])
@@ -308,6 +310,18 @@ def test_too_many_failures_stop_the_run_after_its_last_whole_step(run):
     assert (script.run.state.step, script.run.state.frontier.position) == (2, 4)
 
 
+def test_a_few_last_tasks_that_all_fail_do_not_spoil_a_run(run, capsys):
+    """Six draws, four a step: the two of the second step fail, and too few attempts came to say that too many do."""
+    done = run(Script(fail_in="rollout 2"), tasks=TASKS[:3], num_steps=9, batches=BatchPlan(4, 4, 1))
+    assert (done.state.step, done.script.trained) == (1, [16])
+    assert "no task is left" in capsys.readouterr().err
+
+
+def test_too_few_attempts_to_fill_a_step_stop_the_run_if_they_all_fail_at_its_start(run):
+    with pytest.raises(TrajectoryError, match="8 of 8 attempts"):
+        run(Script(fail_in="rollout 1"), tasks=TASKS[:1], batches=BatchPlan(4, 4, 1))
+
+
 def test_a_step_is_whole_once_its_updates_are_taken_even_if_no_engine_hears_of_it(run):
     """What is saved then must not have its tasks trained on again."""
     script = Script()
@@ -330,7 +344,7 @@ def test_a_filter_that_leaves_everything_out_uses_the_tasks_up_and_says_so(run, 
     """Attempt n has reward n, so all means, 1.5, are out of range."""
     algo = AlgoOptions(kl=KlOptions(init_coef=0.0), dynamic_filtering_enable=True, dynamic_filtering_range=(5.0, 6.0))
     done = run(Script(), algo=algo)
-    assert (done.state.step, done.script.trained, len(done.script.rolled_out)) == (0, [], 11)
+    assert (done.state.step, done.script.trained, len(done.script.rolled_out)) == (0, [], 10)
     assert "no task is left" in capsys.readouterr().err
 
 

@@ -15,10 +15,11 @@ import uuid
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 
-from turngym.errors import ProgramError, SandboxDeadError, SandboxError
-from turngym.sandbox.base import CellResult, ExecResult, FileInfo, Sandbox, Session
+from turngym.errors import ForkRefusedError, ProgramError, SandboxDeadError, SandboxError
+from turngym.sandbox.base import Sandbox, Session
 from turngym.sandbox.job import check_code, check_files, check_path, make_job
 from turngym.sandbox.limits import Limits
+from turngym.sandbox.results import CellResult, ExecResult, FileInfo
 
 POLL_S = 0.01
 # A cell is exec'd by this loop, which reads names of files with code and writes lines with endings.
@@ -40,7 +41,9 @@ def serve(requests, replies):
             if os.fork() == 0:
                 os.setsid()
                 os.chdir(folder)
-                return serve(open(ask), open(answer, "w"))
+                replies = open(answer, "w")
+                replies.write("ready\n"); replies.flush()
+                return serve(open(ask), replies)
             continue
         ended, value, error = "ok", None, None
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -92,6 +95,8 @@ class PlainSandbox(Sandbox):
             folder = Path(tempfile.mkdtemp(prefix="turngym-plain-"))
             try:
                 place(folder, job.files)
+                if job.executable is not None:
+                    (folder / job.executable).chmod(0o755)
                 return await self.run_in(folder, job)
             finally:
                 shutil.rmtree(folder)
@@ -190,7 +195,12 @@ class PlainSession(Session):
         self.process: subprocess.Popen | None = None
         self.is_dead = self.is_busy = self.is_interrupted = False
         self.count = 0
+        self.ask = None
         sandbox.sessions.add(self)
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.is_dead
 
     def fill(self, files, snapshot) -> None:
         if snapshot is not None:
@@ -225,9 +235,9 @@ class PlainSession(Session):
         self._open()
 
     def _open(self) -> None:
-        self.ask = open(self.home / "ask", "w")  # noqa: SIM115
-        self.answer = open(self.home / "answer", errors="replace")  # noqa: SIM115
-        os.set_blocking(self.answer.fileno(), False)
+        # Neither waits for the other side, which may be gone.
+        self.ask = os.fdopen(os.open(self.home / "ask", os.O_RDWR), "w")
+        self.answer = os.fdopen(os.open(self.home / "answer", os.O_RDONLY | os.O_NONBLOCK), errors="replace")
 
     def _check(self) -> None:
         if self.is_dead:
@@ -266,7 +276,7 @@ class PlainSession(Session):
                 break
             value = error = None
             now = time.monotonic()
-            if not os.path.exists(f"/proc/{self.pid}") or (self.process and self.process.poll() is not None):
+            if is_gone(self.pid):
                 ended, self.is_dead = "exited", True
             elif out.exists() and out.stat().st_size > self.limits.flood_bytes:
                 ended, self.is_dead = "output", True
@@ -361,10 +371,14 @@ class PlainSession(Session):
         before = children(self.pid)
         self.ask.write(f"fork {other.box} {ask} {answer}\n")
         self.ask.flush()
-        while not (new := children(self.pid) - before):
-            await asyncio.sleep(POLL_S)
-        (other.pid,) = new
         other._open()
+        while not other.answer.readline():
+            new = children(self.pid) - before
+            if is_gone(self.pid) or any(is_gone(pid) for pid in new):
+                await other.close()
+                raise ForkRefusedError("an interpreter ended instead")
+            await asyncio.sleep(POLL_S)
+        (other.pid,) = children(self.pid) - before
         return other
 
     async def close(self) -> None:
@@ -375,6 +389,7 @@ class PlainSession(Session):
         if self.pid:
             forks = {session.pid for session in self.sandbox.sessions}
             kill_tree(self.pid, spare=forks)
+        if self.ask:
             with contextlib.suppress(BrokenPipeError):
                 self.ask.close()
             self.answer.close()
@@ -387,6 +402,12 @@ def place(folder: Path, files) -> None:
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
+
+
+def is_gone(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
 
 
 def children(pid: int) -> set[int]:

@@ -4,6 +4,6 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["runs_per_second", "sessions"])
+@pytest.mark.parametrize("name", ["runs_per_second", "sessions", "compiled"])
 def test_the_last_line_holds_the_numbers(check_benchmark, name):
     check_benchmark("sandbox", name)

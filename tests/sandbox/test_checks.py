@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from turngym.sandbox.base import CellResult, ExecResult
+from turngym.errors import SandboxError
 from turngym.sandbox.checks import CHECKS, QUICK, check_sandbox
 from turngym.sandbox.checks_clean import LOOK, changes
 from turngym.sandbox.checks_host import marked_processes, marking, new_mark
 from turngym.sandbox.checks_judge import wrong_fields
 from turngym.sandbox.checks_leaks import Footprint, leaks
 from turngym.sandbox.limits import Limits
+from turngym.sandbox.results import CellResult, ExecResult
 
 spec = importlib.util.spec_from_file_location("plain_sandbox", Path(__file__).with_name("plain_sandbox.py"))
 plain = importlib.util.module_from_spec(spec)
@@ -123,6 +124,11 @@ class NoEmptyFiles(Altered):
 class SplitsWords(Altered):
     def ask(self, job):
         return job if job.argv is None else replace(job, argv=tuple(" ".join(job.argv).split()))
+
+
+class NothingIsExecutable(Altered):
+    def ask(self, job):
+        return replace(job, executable=None)
 
 
 class NoTime(Altered):
@@ -262,6 +268,7 @@ class LosesDescriptors(PlainSandbox):
         (NoInput, "input", "2 MiB of stdin"),
         (NoEmptyFiles, "files", "four files"),
         (SplitsWords, "commands", "words of a command"),
+        (NothingIsExecutable, "commands", "a command that is one of its files"),
         (PlainSandbox, "work_folder", "Python in its work folder"),
         (NoTime, "amounts", "sleeps for 0.4 s took 0.000 s"),
         (NoShell, "languages", "bash cannot be run"),
@@ -391,6 +398,19 @@ class ForkForgets(PlainSession):
         return other
 
 
+class ForkFails(PlainSession):
+    async def fork(self):
+        raise SandboxError("the interpreter did not fork")
+
+
+class SaysItLives(PlainSession):
+    is_alive = True
+
+
+class SaysItIsDead(PlainSession):
+    is_alive = False
+
+
 class NoFork(PlainSession):
     can_fork = False
 
@@ -423,6 +443,9 @@ class AllGood(PlainSession):
         (ForkSharesFiles, "fork", "a session after its fork"),
         (NoFork, "fork", "a session forked whose can_fork says that it cannot"),
         (ForkForgets, "fork_of_much", "a fork of 100 MB"),
+        (ForkFails, "fork_refused", "a fork after a broken os.fork wants to work or ForkRefusedError"),
+        (SaysItLives, "interpreter_end", "is_alive is True after"),
+        (SaysItIsDead, "cells", "is_alive of the session is False"),
         (AllGood, "shell", "wanted exit_code 127, got 0"),
     ],
 )
@@ -483,7 +506,7 @@ GOOD = ExecResult("ok", 0, None, b"ab", b"", False, False, 0.5, 0.1, 1000, "t")
         ({"ended": "memory", "exit_code": None, "signal": 9}, None),
         ({"out": b"abcde"}, "5 bytes of out were kept, and 4 was the limit"),
         ({"is_out_truncated": True}, "out counts as truncated with 2 of 4 bytes kept"),
-        ({"wall_s": 14.0}, "it took 14.00 s at a limit of 10 s"),
+        ({"wall_s": 31.0}, "it took 31.00 s at a limit of 10 s"),
         ({"cpu_s": -1.0}, "-1.0 CPU seconds"),
         ({"peak_memory_bytes": -1}, "a peak memory of -1 bytes"),
         ({"tier": "u"}, "its tier is 'u'"),

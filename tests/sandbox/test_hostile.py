@@ -11,13 +11,14 @@ from collections import Counter
 
 import pytest
 
-from turngym.sandbox.base import ExecResult, Sandbox
+from turngym.sandbox.base import Sandbox
 from turngym.sandbox.checks_clean import LOOK
 from turngym.sandbox.checks_host import MARK, host_canaries
 from turngym.sandbox.checks_hostile import check_hostile
 from turngym.sandbox.hostile import _MODULES, HOSTILE
 from turngym.sandbox.hostile.attack import attack
 from turngym.sandbox.hostile.program import HELD, OUT_OF_MEMORY, TIMEOUT, Outcome, python
+from turngym.sandbox.results import ExecResult
 
 NOT_PYTHON = {"syntax error", "indentation error"}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .loop import Capture, Feed, Loop
-from .memory import num_memory_kills
+from .memory import kill_cause, kill_count
 from .program import kill_program
 from .spawn import Outcome, Rules, spawn
 
@@ -78,7 +78,7 @@ class Interpreter:
         self._flood_bytes = order["flood_bytes"]
         for capture in (self._out, self._err):  # what came since the last cell belongs to this one
             capture.max_bytes = order["output_bytes"]
-        self._memory_kills = num_memory_kills()
+        self._memory_kills = kill_count()
         self._begin = time.monotonic()
         self._timer = self._loop.after(order["timeout_s"], lambda: self._interrupt("timeout", 0))
         self._feed.send(code + b"\0" if self._is_shell else _LENGTH.pack(len(code)) + code)
@@ -165,9 +165,8 @@ class Interpreter:
             return
         ended = self._cause
         if ended is None or ended == "interrupted":
-            kills = num_memory_kills()
-            is_memory = kills is not None and self._memory_kills is not None and kills > self._memory_kills
-            ended = "memory" if is_memory and outcome.signal == signal.SIGKILL else ended or "exited"
+            cause = kill_cause(self._memory_kills) if outcome.signal == signal.SIGKILL else None
+            ended = cause or ended or "exited"
         self._finish({"ended": ended, "error": text, "exit_code": outcome.exit_code}, is_alive=False)
 
     def _finish(self, reply: dict[str, Any], *, is_alive: bool) -> None:

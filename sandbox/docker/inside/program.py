@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .loop import Capture, Feed, Loop
-from .memory import num_memory_kills, peak_bytes
+from .memory import kill_cause, kill_count, peak_bytes
 from .spawn import Outcome, Rules, descendants, spawn
 
 _MAX_DRAIN_S = 0.5  # for what is still in the pipes of killed processes
@@ -45,7 +45,7 @@ class Program:
         self.is_running = False
         self._cause: str | None = None
         self._outcome: Outcome | None = None
-        self._memory_kills = num_memory_kills()
+        self._memory_kills = kill_count()
         self._begin = time.monotonic()
         in_read, in_write = os.pipe()
         out_read, out_write = os.pipe()
@@ -123,8 +123,9 @@ class Program:
             return self._cause
         if outcome.exit_code == 0:
             return "ok"
-        if self._memory_kills is not None and (num_memory_kills() or 0) > self._memory_kills:
-            return "memory"
+        cause = kill_cause(self._memory_kills)
+        if cause is not None:
+            return cause
         if outcome.exit_code is not None:
             return "nonzero"
         limit_s = self._rules.cpu_s

@@ -1,13 +1,16 @@
 """A model's interpreter: what it is told, and that nothing stays behind."""
 
 import asyncio
+import os
+import signal
 
 import pytest
 
 from turngym.envs.builtin.tool_session import SandboxChoice, ToolSession
-from turngym.errors import ConfigError, SandboxError, UnknownNameError
+from turngym.errors import ConfigError, ForkRefusedError, SandboxError, SandboxLostError, UnknownNameError
 from turngym.sandbox.base import Sandbox
 from turngym.sandbox.limits import Limits
+from turngym.sandbox.local.backend import LocalSandbox
 
 from ..unsafe_sandbox import UnsafeSandbox
 
@@ -107,3 +110,67 @@ def test_bad_choices_are_refused() -> None:
     assert SandboxChoice("local", {"preload": ["numpy"]}).arguments == {"preload": ("numpy",)}
     with pytest.raises(ConfigError, match="max_output_chars"):
         tool("local", max_output_chars=0)
+
+
+async def kill_jails(sandbox: LocalSandbox) -> None:
+    """Kill every jail, and wait until the sandbox has taken note of it."""
+    jails = [jail for jail in sandbox._all if jail.channel.is_open]
+    for jail in jails:
+        os.kill(jail.pid, signal.SIGKILL)
+    async with asyncio.timeout(60):
+        while any(jail.channel.is_open for jail in jails):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_cell_is_not_run_again_when_its_jail_is_lost_under_it(sandbox: LocalSandbox) -> None:
+    session = tool("local")
+    await session.run_cell("x = 1")
+    cell = asyncio.create_task(session.run_cell("open('effect', 'a').write('1')\nimport time; time.sleep(60)"))
+    async with asyncio.timeout(60):
+        while not await session._session.list_files():
+            await asyncio.sleep(0.01)
+    await kill_jails(sandbox)
+    with pytest.raises(SandboxLostError, match="killed from outside"):
+        await cell
+    with pytest.raises(SandboxLostError, match="killed from outside"):  # nor is the next one, with the state gone
+        await session.run_cell("x")
+    await session.close()
+
+
+async def test_state_that_is_lost_between_two_cells_is_a_failure(sandbox: LocalSandbox) -> None:
+    session = tool("local")
+    await session.run_cell("x = 1")
+    await kill_jails(sandbox)
+    for _ in range(2):
+        with pytest.raises(SandboxLostError):
+            await session.run_cell("print('ran')")
+    await session.close()
+    assert await session.run_cell("1 + 1") == "2"
+    await session.close()
+
+
+async def test_an_interpreter_that_is_lost_before_anything_was_in_it_is_replaced(sandbox: LocalSandbox) -> None:
+    session = tool("local")
+    assert (await session.run_cell("")).startswith("Nothing was run")
+    await kill_jails(sandbox)
+    assert await session.run_cell("1 + 1") == "2"
+    await session.close()
+
+
+async def test_a_jail_that_a_cell_has_killed_for_memory_is_the_cells_outcome(sandbox: LocalSandbox) -> None:
+    session = ToolSession(SandboxChoice("local"), Limits(memory_bytes=64 << 20, disk_bytes=256 << 20), 2000)
+    fills = "import os\nfd = os.memfd_create('x')\nfor _ in range(128): os.write(fd, bytes(1 << 20))"
+    said = await session.run_cell(fills)
+    assert said == (
+        "It needed more memory than there is and was stopped.\n"
+        "The interpreter was started anew: variables and files are gone."
+    )
+    await session.close()
+
+
+async def test_a_fork_that_cells_keep_from_happening_is_the_programs_fault(sandbox: LocalSandbox) -> None:
+    session = tool("local")
+    await session.run_cell("import os\nos.fork = lambda: 1 / 0")
+    with pytest.raises(ForkRefusedError):
+        await session.fork()
+    await session.close()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from turngym.agents.base import Sampling, StopReason
+from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.checks import CHECKS, check_engine
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.transports import ShmWriter
@@ -28,7 +29,7 @@ def test_the_scripted_engine_keeps_the_contract():
     writer = ShmWriter(plan)
     try:
         buckets = [writer.write(i, [torch.rand(tensor.shape)]) for i, (tensor,) in enumerate(plan)]
-        engine = ScriptedEngine(token_latency_s=0.005, max_context=256)
+        engine = ScriptedEngine(token_latency_s=0.002, max_context=256)
         assert problems(engine, buckets=buckets) == []
         assert set(engine.tensors) == {"a", "b"}
     finally:
@@ -39,7 +40,7 @@ class Altered(ScriptedEngine):
     """A scripted engine that changes a request or its answer."""
 
     def __init__(self, **arguments):
-        super().__init__(token_latency_s=0.005, max_context=256, **arguments)
+        super().__init__(**{"token_latency_s": 0.005, "max_context": 256} | arguments)
 
     def ask(self, prompt_ids, sampling):
         return prompt_ids, sampling
@@ -225,13 +226,13 @@ class LeaksCancelledRequests(Altered):
         try:
             return await super().generate(prompt_ids, sampling, images, request)
         except asyncio.CancelledError:
-            self._num_running += 1
+            self._running.add(object())
             self._idle.clear()
             raise
 
 
 class PausesNothing(Altered):
-    async def pause(self):
+    async def pause(self, mode=UpdateMode.DRAIN):
         return
 
 
@@ -241,8 +242,58 @@ class PausesForEver(Altered):
 
 
 class KillsRunningRequests(Altered):
-    async def pause(self):
+    async def pause(self, mode=UpdateMode.DRAIN):
         self.kill("paused")
+
+
+class AlwaysDrains(Altered):
+    async def pause(self, mode=UpdateMode.DRAIN):
+        await super().pause()
+
+
+class StampsTheLastVersion(Altered):
+    """Gives all tokens of a completion the version that it ended with."""
+
+    def say(self, completion, sampling):
+        return replace(completion, versions=np.full_like(completion.versions, completion.versions[-1]))
+
+
+class StampsBackwards(Altered):
+    def say(self, completion, sampling):
+        return replace(completion, versions=completion.versions[::-1])
+
+
+class AdmitsWhileItHolds(Altered):
+    async def pause(self, mode=UpdateMode.DRAIN):
+        await super().pause(mode)
+        if mode is not UpdateMode.DRAIN:
+            self._disturbed.clear()
+            self._going.set()
+            self._open.set()
+
+    async def begin_update(self):
+        self._open.clear()
+        await super().begin_update()
+
+
+class BeginsAnew(Altered):
+    """After an update it samples what is left once more."""
+
+    def say(self, completion, sampling):
+        if len(set(completion.versions.tolist())) == 1:
+            return completion
+        first = int((completion.versions == completion.versions[0]).sum())
+        arrays = (completion.token_ids, completion.logprobs, completion.versions)
+        ids, logprobs, versions = (np.concatenate([a[:first], a]) for a in arrays)
+        return replace(completion, token_ids=ids, logprobs=logprobs, versions=np.sort(versions))
+
+
+class MixesOldValuesIn(Altered):
+    """As if the keys and values it goes on with were of other weights."""
+
+    def say(self, completion, sampling):
+        is_later = completion.versions != completion.versions[0]
+        return replace(completion, logprobs=completion.logprobs - 0.5 * is_later.astype(np.float32))
 
 
 class KeepsItsVersion(Altered):
@@ -299,6 +350,13 @@ class AnswersAfterClose(Altered):
         (PausesNothing, "pausing", "was not held"),
         (PausesForEver, "pausing", "not done within"),
         (KillsRunningRequests, "pausing", "failed in the pause"),
+        (AlwaysDrains, "recompute", "they must stay"),
+        (AlwaysDrains, "keep", "they must stay"),
+        (StampsTheLastVersion, "recompute", "more than one version"),
+        (StampsBackwards, "keep", "versions went"),
+        (AdmitsWhileItHolds, "recompute", "was not held"),
+        (BeginsAnew, "keep", "tokens over updates, and"),
+        (MixesOldValuesIn, "keep", "moved the logprobs"),
         (KeepsItsVersion, "update", "at version 0"),
         (OldVersions, "update", "carry [0]"),
         (LosesBytes, "update", "arrived with"),
@@ -307,13 +365,15 @@ class AnswersAfterClose(Altered):
     ],
 )
 def test_a_wrong_engine_is_found(monkeypatch, kind, check, words):
+    is_midway = check in ("recompute", "keep")  # these sample until the context is full
     only = [c for c in CHECKS if c.__name__ == f"check_{check}"]
     monkeypatch.setattr("turngym.executors.engines.checks.CHECKS", only)
     plan = [(TensorSpec("a", "float32", (3,)),)]
     writer = ShmWriter(plan)
     try:
         buckets = [writer.write(0, [torch.ones(3)])]
-        found = problems(kind(), buckets=buckets, timeout_s=1.0, closes=check == "closing")
+        engine = kind(token_latency_s=0.001) if is_midway else kind()
+        found = problems(engine, buckets=buckets, timeout_s=2.0 if is_midway else 1.0, closes=check == "closing")
     finally:
         writer.close()
     assert check in {problem.check for problem in found}

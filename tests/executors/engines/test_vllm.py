@@ -1,5 +1,6 @@
 """vLLM itself against the conformance checks that the scripted engine passes, and weights exact in fp32."""
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,18 @@ def logprobs_of(model, token_ids: np.ndarray) -> np.ndarray:
     return logprobs.gather(1, ids[0, len(PROMPT) :, None])[:, 0].numpy()
 
 
+async def finished(engine: VllmEngine, priorities: list[int]) -> list[int]:
+    """Ask for as many completions at once, and return the priorities in the order of their ends."""
+    ended: list[int] = []
+
+    async def ask(priority: int) -> None:
+        await engine.generate(PROMPT, Sampling(6, priority=priority))
+        ended.append(priority)
+
+    await asyncio.gather(*[ask(priority) for priority in priorities])
+    return ended
+
+
 @pytest.mark.parametrize(("on_gpu", "tolerance"), DEVICES)
 async def test_vllm_keeps_the_contract_and_follows_weights(tiny_model: Path, on_gpu, tolerance):
     config = VllmConfig(
@@ -43,6 +56,8 @@ async def test_vllm_keeps_the_contract_and_follows_weights(tiny_model: Path, on_
     with pytest.raises(EngineDeadError, match="not started"):
         await engine.generate(PROMPT, Sampling(4))
     await engine.start()
+    # Of three times as many requests as run at once, the last goes before those that wait.
+    assert 3 in (await finished(engine, [5] * 64 + [9] * 128 + [3]))[:130]
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
     parameters = dict(model.named_parameters())
     specs = [TensorSpec(name, "float32", tuple(p.shape)) for name, p in parameters.items()]

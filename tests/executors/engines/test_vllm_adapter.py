@@ -1,5 +1,7 @@
 """vLLM with low-rank adapters against peft, exact in fp32: each version is followed, and none is used in part."""
 
+import asyncio
+import copy
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -12,10 +14,13 @@ from transformers import AutoModelForCausalLM
 
 from turngym.agents.base import Sampling
 from turngym.errors import WeightSyncError
+from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
 from turngym.executors.engines.vllm_adapter import Adapter
 from turngym.executors.transports import CudaIpcWriter, ShmWriter
 from turngym.executors.weights import TensorSpec
+
+from .reference import ends_of, kept, recomputed, sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
@@ -52,13 +57,14 @@ async def send_to(engine: VllmEngine, on_gpu: bool, tensors: Mapping[str, torch.
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DEVICES)
-async def test_vllm_follows_adapters(tiny_model: Path, dtype, tolerance):
+async def test_vllm_follows_adapters(endless_model: Path, dtype, tolerance):
     on_gpu = dtype == "float16"
-    base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+    base = AutoModelForCausalLM.from_pretrained(endless_model, dtype=torch.float32).eval()
+    models = [copy.deepcopy(base)]  # of each version
     settings = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", init_lora_weights=False)
     model = get_peft_model(base, settings)
     config = VllmConfig(
-        str(tiny_model),
+        str(endless_model),
         dtype,
         max_context=256,
         max_num_seqs=16,
@@ -84,28 +90,48 @@ async def test_vllm_follows_adapters(tiny_model: Path, dtype, tolerance):
     try:
         with_adapter, without = await distances()  # no version has been sent
         assert without < tolerance < 0.1 < with_adapter
-        for version in (1, 2, 3):
+
+        async def update(mode: UpdateMode) -> None:
             with torch.no_grad():
                 for parameter in model.parameters():
                     if parameter.requires_grad:
                         parameter.normal_(std=0.3)
-            await engine.pause()
-            await send(get_peft_model_state_dict(model), version)
+            await engine.pause(mode)
+            await send(get_peft_model_state_dict(model), len(models))
             await engine.resume()
-            with_adapter, without = await distances()
-            assert with_adapter < tolerance < 0.1 < without
+            models.append(copy.deepcopy(model))
+
+        # The first adapter comes while a request runs without any, the second while it runs with the first.
+        for mode, reference in ((UpdateMode.KEEP, kept), (UpdateMode.RECOMPUTE, recomputed)):
+            versions = [engine.version + index for index in range(3)]
+            running = asyncio.create_task(engine.generate(PROMPT, Sampling(48)))  # adapters are slow on a CPU
+            for least in (12, 30):
+                await sampled(engine, least)
+                await update(mode)
+            completion = await running
+            assert dict.fromkeys(completion.versions.tolist()).keys() == set(versions)
+            ends = ends_of(completion.versions)
+            wanted = reference([models[version] for version in versions], ends, PROMPT, completion.token_ids)
+            assert np.abs(completion.logprobs - wanted).max() < tolerance
+        await update(UpdateMode.DRAIN)
+        with_adapter, without = await distances()
+        assert with_adapter < tolerance < 0.1 < without
         tensors = get_peft_model_state_dict(model)
 
         await engine.pause()
+        later = engine.version + 1
         # An extra prefix, as wrapped models have it: vLLM would load such an adapter and use none of it.
         prefixed = {name.replace("base_model.model.", "base_model.model.model."): t for name, t in tensors.items()}
         with pytest.raises(WeightSyncError, match="28 adapted layers have no place in the engine's model"):
-            await send(prefixed, 4)
+            await send(prefixed, later)
         half = {name: tensor for name, tensor in tensors.items() if "layers.3.mlp.down_proj.lora_B" not in name}
         with pytest.raises(WeightSyncError, match="55 tensors came for 28 adapted layers"):
-            await send(half, 4)
-        await send({name: 2 * tensor for name, tensor in tensors.items()}, 4)
-        await send(tensors, 4)  # a version that is sent again is the one sent last
+            await send(half, later)
+        await engine.begin_update()
+        with pytest.raises(WeightSyncError, match="0 tensors came"):
+            await engine.finish_update(later)
+        await send({name: 2 * tensor for name, tensor in tensors.items()}, later)
+        await send(tensors, later)  # a version that is sent again is the one sent last
         await engine.resume()
         with_adapter, _ = await distances()
         assert with_adapter < tolerance

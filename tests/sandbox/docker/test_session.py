@@ -3,16 +3,15 @@
 import asyncio
 import io
 import tarfile
-import time
 
 import pytest
 
-from turngym.errors import ProgramError, SandboxDeadError, SandboxError
-from turngym.sandbox.base import FileInfo
+from turngym.errors import ProgramError, SandboxDeadError, SandboxError, SandboxLostError
 from turngym.sandbox.docker.backend import DockerSandbox
 from turngym.sandbox.limits import Limits
+from turngym.sandbox.results import FileInfo
 
-from .conftest import our_containers, wait_for
+from .conftest import docker, our_containers, wait_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -62,7 +61,7 @@ async def test_late_cells(sandbox: DockerSandbox) -> None:
         stubborn = "while True:\n    try: time.sleep(60)\n    except BaseException: pass"
         killed = await session.run_cell(stubborn, timeout_s=0.3)
         assert (killed.ended, killed.is_alive) == ("timeout", False)
-        assert killed.wall_s < 5
+        assert "by signal 9" in killed.error  # so the runner says, which has not fallen silent
         with pytest.raises(SandboxDeadError, match="timeout"):
             await session.run_cell("x")
     await wait_for(lambda: sandbox.num_sessions == 0)
@@ -110,10 +109,8 @@ async def test_programs_beside_the_interpreter(sandbox: DockerSandbox) -> None:
         await session.run_cell("x = 1\nopen('made', 'w').write('by a cell')")
         result = await session.run("print(open('made').read()); open('back', 'w').write('b')")
         assert (result.ended, result.out) == ("ok", b"by a cell\n")
-        begin = time.monotonic()
         late = await session.run("sleep 60 & sleep 60", language="bash", timeout_s=0.3)
         assert (late.ended, late.exit_code) == ("timeout", None)
-        assert time.monotonic() - begin < 5
         count = (
             "sum('sleep' in open(f'/proc/{p}/comm').read() for p in __import__('os').listdir('/proc') if p.isdigit())"
         )
@@ -213,3 +210,36 @@ async def test_closing_the_sandbox_ends_its_sessions(image: str) -> None:
     await session.close()
     with pytest.raises(SandboxError, match="closed"):
         await sandbox.run("1")
+
+
+async def test_a_session_whose_container_is_killed_from_outside_is_lost(sandbox: DockerSandbox) -> None:
+    between, under = await sandbox.open_session(), await sandbox.open_session()
+    await between.run_cell("x = 1")
+    cell = asyncio.create_task(under.run_cell("print('begun', flush=True); import time; time.sleep(60)"))
+    await wait_for(lambda: under._num_busy)
+    await asyncio.sleep(0.3)
+    for session in (between, under):
+        docker("kill", session._container.name)
+    with pytest.raises(SandboxLostError, match="outside"):
+        await cell
+    await wait_for(lambda: not between.is_alive)
+    for session in (between, under):
+        for call in (session.run_cell("1"), session.run("1"), session.read_file("x")):
+            with pytest.raises(SandboxLostError, match="nothing of its own doing"):
+                await call
+        assert not session.is_alive
+        await session.close()
+        with pytest.raises(SandboxDeadError):
+            await session.run_cell("1")
+    await wait_for(lambda: sandbox.num_sessions == 0)
+
+
+async def test_a_cell_whose_session_is_closed_has_no_outcome(sandbox: DockerSandbox) -> None:
+    session = await sandbox.open_session()
+    cell = asyncio.create_task(session.run_cell("import time; time.sleep(60)"))
+    await asyncio.sleep(0.3)
+    await session.close()
+    with pytest.raises(SandboxLostError, match="closed while a cell"):
+        await cell
+    with pytest.raises(SandboxDeadError):
+        await session.run_cell("1")

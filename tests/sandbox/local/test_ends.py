@@ -1,11 +1,13 @@
 """How the local sandbox names ends that lie at the edge: nothing that a program does makes a failure of the sandbox."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from turngym.errors import SandboxDeadError, SandboxError
+from turngym.errors import ForkRefusedError, SandboxDeadError, SandboxLostError
 from turngym.sandbox.limits import Limits
 from turngym.sandbox.local.backend import LocalSandbox
 
@@ -28,7 +30,7 @@ async def test_a_shell_that_reads_no_cell_is_killed_at_the_timeout(sandbox):
         await session.run_cell("(sleep 0.1; kill -STOP $$) &")
         await asyncio.sleep(0.3)
         long = f": {'a' * 3_000_000}"  # more than the socket holds
-        cell = await asyncio.wait_for(session.run_cell(long), 5)
+        cell = await asyncio.wait_for(session.run_cell(long), 60)
     assert (cell.ended, cell.is_alive) == ("timeout", False)
     async with await sandbox.open_session("bash") as session:  # on a socket of the same number
         assert (await session.run_cell("echo ok")).out == b"ok\n"
@@ -127,7 +129,7 @@ async def test_a_fork_that_failed_leaves_no_leave_for_namespaces(sandbox):
     unshare = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); libc.unshare(0x10020000), ctypes.get_errno()"
     async with await sandbox.open_session() as session:
         await session.run_cell("import os; os.fork, os.waitpid = lambda: 1, lambda *_: None")
-        with pytest.raises(SandboxError, match="did not fork"):
+        with pytest.raises(ForkRefusedError, match="did not fork"):
             await session.fork()
         assert (await session.run_cell(unshare)).value == "(-1, 1)"
 
@@ -157,3 +159,79 @@ def ticks(pid: int) -> int:
     """Return the CPU time that a process has used, in hundredths of a second."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(words[11]) + int(words[12])
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        "os.register_at_fork(before=lambda: time.sleep(60))",
+        "os.register_at_fork(after_in_child=lambda: time.sleep(60))",
+        # It says that a process has left for namespaces of its own, and none has.
+        "import socket\nfork = os.fork\ndef fakes():\n    import gc\n    for fd in range(4, 20):\n"
+        '        try: socket.socket(fileno=os.dup(fd)).send(b\'{"op": "left"}\')\n        except OSError: pass\n'
+        "    return 1\nos.fork = fakes",
+    ],
+    ids=["before", "in the child", "forged"],
+)
+async def test_a_fork_that_is_held_up_or_forged_is_refused_and_harms_nobody(sandbox, monkeypatch, holds):
+    monkeypatch.setattr("turngym.sandbox.local.starting.FORK_S", 0.3)
+    async with await sandbox.open_session() as session:
+        await session.run_cell(f"import os, time\n{holds}")
+        with pytest.raises(ForkRefusedError, match="did not fork"):
+            await session.fork()
+    assert (await sandbox.run("print(1)")).is_ok
+    assert sandbox.num_sessions == 0
+
+
+async def test_a_jail_that_is_killed_while_it_forks_is_lost(sandbox):
+    async with await sandbox.open_session() as session:
+        await session.run_cell("import os, time\nos.register_at_fork(before=lambda: time.sleep(60))")
+        forking = asyncio.create_task(session.fork())
+        async with asyncio.timeout(60):
+            while not session._jail.forking.locked():
+                await asyncio.sleep(0.01)
+        os.kill(session._jail.pid, signal.SIGKILL)
+        with pytest.raises(SandboxLostError):
+            await forking
+    assert (await sandbox.run("print(1)")).is_ok
+
+
+async def test_a_cell_whose_session_is_closed_has_no_outcome(sandbox):
+    session = await sandbox.open_session()
+    cell = asyncio.create_task(session.run_cell("import time; time.sleep(60)"))
+    await asyncio.sleep(0.1)
+    await session.close()
+    with pytest.raises(SandboxLostError, match="closed while a cell"):
+        await cell
+    with pytest.raises(SandboxDeadError):
+        await session.run_cell("1")
+
+
+async def test_a_fork_that_ends_after_it_has_its_files_leaves_no_branch(sandbox):
+    async with await sandbox.open_session() as session:
+        await session.run_cell("import os\nopen('/tmp/left', 'w').close()\nos.chdir = lambda *_: os._exit(0)")
+        jail = session._jail
+        for _ in range(2):
+            with pytest.raises(ForkRefusedError, match="did not fork"):
+                await session.fork()
+        assert (await session.run_cell("1 + 1")).value == "2"
+        assert jail.group is None or jail.group.is_limited(Limits.memory_bytes, Limits.num_processes)
+    assert sandbox._idle[False] == [jail]  # it is used again, and clean
+    stays = "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(600)\nopen('/tmp/left', 'w').close()"
+    looks = "import os; print(os.listdir('/tmp'), sum(name.isdigit() for name in os.listdir('/proc')))"
+    assert (await sandbox.run(stays)).is_ok
+    assert (await sandbox.run(looks)).out == b"[] 2\n"  # the init and itself
+
+
+async def test_all_that_is_asked_of_a_lost_session_at_once_says_so(sandbox):
+    session = await sandbox.open_session()
+    await session.run_cell("x = 1")
+    cell = asyncio.create_task(session.run_cell("import time; time.sleep(60)"))
+    await asyncio.sleep(0.1)
+    os.kill(session._jail.pid, signal.SIGKILL)
+    others = [session.read_file("x"), session.run("1"), session.list_files(), session.write_file("y", b"")]
+    results = await asyncio.gather(cell, *others, return_exceptions=True)
+    assert [type(result) for result in results] == [SandboxLostError] * 5, results
+    await session.close()
+    with pytest.raises(SandboxDeadError):
+        await session.run_cell("1")

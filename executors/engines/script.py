@@ -1,0 +1,73 @@
+"""What a scripted engine is asked and answers."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ...agents.base import Sampling, StopReason
+from ...errors import EngineError
+from .toy_policy import ToyPolicy
+
+SCRIPTED_LOGPROB = float(np.log(0.5))  # of tokens whose script gives none
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a script may answer."""
+
+    prompt_ids: NDArray[np.int32]
+    sampling: Sampling
+    name: str
+    index: int  # how many requests came before
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a script answers; cut at `max_tokens` and after a stop token as an engine would.
+
+    Attributes:
+        token_ids: The completion.
+        logprobs: One per token; None is an engine that gives none.
+        versions: One per token; by default those the engine had while it took its time for each.
+        stop_reason: By default what the limits say.
+        latency_s: How long it takes; by default the engine's latency for its tokens.
+    """
+
+    token_ids: ArrayLike
+    logprobs: ArrayLike | None
+    versions: ArrayLike | None = None
+    stop_reason: StopReason | None = None
+    latency_s: float | None = None
+
+    def cut(self, sampling: Sampling, eos_ids: tuple[int, ...]) -> tuple[int, StopReason]:
+        """Return how many of its tokens an engine would give, and why it would stop there."""
+        token_ids = np.asarray(self.token_ids, np.int32)
+        stops = np.flatnonzero(np.isin(token_ids, (*eos_ids, *sampling.stop_token_ids)))
+        end = min(int(stops[0]) + 1 if len(stops) else len(token_ids), sampling.max_tokens)
+        is_cut = end == sampling.max_tokens and not (len(stops) and stops[0] == end - 1)
+        return end, self.stop_reason or (StopReason.LENGTH if is_cut else StopReason.STOP)
+
+
+Script = Callable[[Request], Reply | Sequence[int]]
+
+
+def script_of(script: Script | Iterable[Reply | Sequence[int]] | None, policy: ToyPolicy) -> Callable[[Request], Reply]:
+    """Return a function of the request, whichever way the script was given; without one the policy samples."""
+    if script is None:
+        return lambda request: Reply(*policy.sample(request.prompt_ids, request.sampling))
+    if callable(script):
+        return lambda request: _as_reply(script(request))
+    replies = iter(script)
+
+    def next_reply(request: Request) -> Reply:
+        for reply in replies:
+            return _as_reply(reply)
+        raise EngineError(f"the script has no reply for request {request.name!r}, the {request.index + 1}. one")
+
+    return next_reply
+
+
+def _as_reply(said: Reply | Sequence[int]) -> Reply:
+    return said if isinstance(said, Reply) else Reply(said, np.full(len(said), SCRIPTED_LOGPROB))

@@ -1,0 +1,131 @@
+"""A rollout actor passes on what the run asks of its engine, and lets its episodes sample in lockstep."""
+
+import asyncio
+import copy
+from pathlib import Path
+
+import pytest
+
+from turngym.agents.base import Sampling
+from turngym.envs.base import Env
+from turngym.envs.factory import EnvFactory
+from turngym.envs.task import Task
+from turngym.executors.branching import Branching
+from turngym.executors.engines.base import UpdateMode
+from turngym.executors.engines.lockstep import Lockstep
+from turngym.executors.engines.scripted import ScriptedEngine
+from turngym.executors.engines.vllm import VllmConfig
+from turngym.executors.limits import Limits
+from turngym.executors.rollout_actor import RolloutActor, RolloutConfig
+
+
+class Recording(ScriptedEngine):
+    """Keeps the names of each wave, and the modes of pauses."""
+
+    def __init__(self, **arguments):
+        super().__init__(lambda request: [65, 66], **arguments)
+        self.waves, self.modes = [], []
+
+    async def submit_wave(self, asks):
+        self.waves.append([ask.request for ask in asks])
+        return await super().submit_wave(asks)
+
+    async def pause(self, mode=UpdateMode.DRAIN):
+        self.modes.append(mode)
+        await super().pause(mode)
+
+
+@pytest.fixture
+def actor(tiny_model: Path, echo):
+    """Make an actor whose engine is scripted."""
+
+    def make(determinism_seed: int | None, env_class: type[Env] = echo) -> RolloutActor:
+        config = RolloutConfig(
+            VllmConfig(str(tiny_model), "float32", max_context=256),
+            EnvFactory("echo", env_class),
+            Limits(max_turns=2),
+            determinism_seed=determinism_seed,
+        )
+        actor = RolloutActor(config, on_gpu=False)
+        actor._engine = actor._generator = Recording()
+        actor._lockstep = actor._lockstep and Lockstep(actor._engine)
+        return actor
+
+    return make
+
+
+async def test_groups_that_come_one_by_one_sample_in_the_same_waves(actor):
+    deterministic = actor(7)
+    await deterministic.expect(4)
+    first = asyncio.create_task(deterministic.run_group(Task(id="b", prompt="go"), (0, 1), Sampling(4)))
+    await asyncio.sleep(0.05)
+    assert deterministic._engine.waves == []
+    async with asyncio.timeout(60):
+        groups = await asyncio.gather(first, deterministic.run_group(Task(id="a", prompt="go"), (0, 1), Sampling(4)))
+    turn = [["a/0/{}", "a/1/{}", "b/0/{}", "b/1/{}"]]
+    assert deterministic._engine.waves == [[name.format(t) for name in names] for t in (0, 1) for names in turn]
+    assert all(request.sampling.seed is not None for request in deterministic._engine.requests)
+    assert [t.end_reason for group in groups for t in group.trajectories] == ["terminated"] * 4
+    await deterministic.close()
+
+
+async def test_a_failed_attempt_leaves_its_seat(actor, monkeypatch):
+    deterministic = actor(7)
+
+    async def breaks(*arguments, **named):
+        raise RuntimeError("an attempt broke")
+
+    monkeypatch.setattr("turngym.executors.tree.retrying", breaks)
+    with pytest.raises(RuntimeError, match="an attempt broke"):
+        await deterministic.run_group(Task(id="a", prompt="go"), (0, 1), Sampling(4))
+    monkeypatch.undo()
+    async with asyncio.timeout(60):
+        await deterministic.run_group(Task(id="b", prompt="go"), (0,), Sampling(4))
+    assert deterministic._engine.waves[0] == ["b/0/0"]
+    await deterministic.close()
+
+
+async def test_attempts_that_branch_off_sample_in_lockstep_from_then_on(actor, echo):
+    """Nobody waits for one that has not branched off; all wait for one that has, if its fork failed too."""
+
+    class Forks(echo):
+        can_fork = True
+        num_forks = 0
+
+        def fork(self):
+            Forks.num_forks += 1
+            if Forks.num_forks == 2:
+                raise OSError("down")
+            return copy.copy(self)
+
+    deterministic = actor(7, Forks)
+    await deterministic.expect(5)
+    async with asyncio.timeout(60):
+        groups = await asyncio.gather(
+            deterministic.run_group(Task(id="a", prompt="go"), (0, 1, 2), Sampling(4), Branching((0,), 3)),
+            deterministic.run_group(Task(id="b", prompt="go"), (0, 1), Sampling(4)),
+        )
+    waves = [["a/0/0", "b/0/0", "b/1/0"], ["a/0/1", "a/1/1", "a/2/0", "b/0/1", "b/1/1"], ["a/2/1"]]
+    assert deterministic._engine.waves == waves
+    assert [t.branch_of for t in groups[0].trajectories] == [None, (0, 0), None]
+    assert len({request.sampling.seed for request in deterministic._engine.requests}) == 9
+    await deterministic.close()
+
+
+async def test_without_a_seed_nobody_waits_for_anybody(actor):
+    free = actor(None)
+    await free.expect(100)
+    async with asyncio.timeout(60):
+        await free.run_group(Task(id="a", prompt="go"), (0,), Sampling(4))
+    assert free._engine.waves == []
+    await free.close()
+
+
+async def test_the_mode_of_an_update_reaches_the_engine(actor):
+    rollouts = actor(None)
+    await rollouts.begin_update()
+    assert await rollouts.finish_update(1) == 1
+    await rollouts.begin_update(UpdateMode.KEEP)
+    assert await rollouts.finish_update(2) == 2
+    assert rollouts._engine.modes == [UpdateMode.DRAIN, UpdateMode.KEEP]
+    await rollouts.close()
