@@ -107,8 +107,10 @@ class Episode:
                 return end
         return None
 
-    async def fork(self, attempt: int, generator: Generator) -> "Episode":
+    async def fork(self, attempt: int, generator: Generator) -> "Episode | None":
         """Return an episode that goes on from here as another attempt, with an environment of its own to be closed.
+
+        None where the environment cannot fork in its present state.
 
         Raises:
             EpisodeError: The environment could not be forked; this episode is as it was.
@@ -121,6 +123,8 @@ class Episode:
                 env = await self._env.fork(self._limits.env_timeout_s)
             except ProgramError as error:
                 raise EpisodeError(Failure(FailureKind.FORK_REFUSED, str(error), self._turn)) from error
+        if env is None:
+            return None
         twin = copy.copy(self)
         twin._attempt, twin._generator, twin._env, twin._conversation = attempt, generator, env, conversation
         twin._rewards, twin._turn_ends = list(self._rewards), list(self._turn_ends)

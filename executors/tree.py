@@ -1,8 +1,8 @@
 """Tree rollouts: an episode forks after chosen turns, and its leaves are the attempts at a task.
 
 Each leaf by itself is a sample of the policy like any other attempt. To keep it so, nothing is drawn anew for what
-turned out short: an episode that ends before it was to fork stands for all leaves it would have had, since fresh
-episodes in their place would make those that end early rarer among the attempts than they are.
+turned out short: an episode that ends before it was to fork, or cannot fork just then, stands for all leaves it would
+have had, since fresh episodes in their place would make such ones rarer among the attempts than they are.
 """
 
 import asyncio
@@ -148,34 +148,43 @@ class _Tree:
     ) -> tuple[int, ...]:
         """Fork an episode, one twin after the other; return the attempts that it stands for from now on."""
         size = len(attempts) // self._branching.factor
+        own = attempts[:size]
         for first in range(size, len(attempts), size):
-            is_forked = asyncio.Event()
+            is_over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             its = attempts[first : first + size]
             self._branches[its[0]] = attempts[0], turn
-            twin = self._tasks.create_task(self._grow_twin(episode, its, later_turns, is_forked))
+            twin = self._tasks.create_task(self._grow_twin(episode, its, later_turns, is_over))
             try:
-                await is_forked.wait()
+                own += () if await is_over else its
             except asyncio.CancelledError:
                 twin.cancel()
                 await asyncio.wait([twin])  # no environment is closed in the midst of its fork
                 raise
-        return attempts[:size]
+        return own
 
     async def _grow_twin(
-        self, episode: Episode, attempts: tuple[int, ...], turns: tuple[int, ...], is_forked: asyncio.Event
+        self, episode: Episode, attempts: tuple[int, ...], turns: tuple[int, ...], is_over: asyncio.Future[bool]
     ) -> None:
-        """Fork an episode in the task that will play the twin: some environments want all their calls from one."""
+        """Fork an episode in the task that will play the twin: some environments want all their calls from one.
+
+        Args:
+            episode: It waits meanwhile.
+            attempts: What the twin will stand for.
+            turns: After which it will fork.
+            is_over: Told when the fork is; False where the episode cannot fork, and keeps these attempts.
+        """
         with self._seat_of(attempts[0]) as generator:
-            twin: Episode | Failure
+            twin: Episode | Failure | None = None
             try:
                 twin = await episode.fork(attempts[0], generator)
             except EpisodeError as failed:
                 twin = failed.failure
             finally:
-                is_forked.set()
+                if not is_over.done():  # as it is where this was cancelled
+                    is_over.set_result(twin is not None)
             if isinstance(twin, Episode):
                 await self._grow(twin, attempts, turns)
-            else:
+            elif twin is not None:
                 await self._end(episode.trajectory(EndReason.FAILED, twin), attempts)
 
     async def _end(self, trajectory: Trajectory, attempts: tuple[int, ...]) -> None:

@@ -229,13 +229,14 @@ async def test_a_program_that_cannot_be_copied_costs_it_its_other_leaves(grow, d
     assert [leaf.branch_of for leaf in leaves] == [None, (0, 0), None, (2, 0)]
 
 
-async def test_who_cannot_fork_just_then_runs_whole_episodes(grow, diary, multi_turn):
+async def test_who_cannot_fork_just_then_stands_for_its_leaves_until_it_can(grow, diary):
     env_class = diary()
-    env_class.can_fork = False
-    leaves = await grow(env_class)
-    assert told(leaves) == ["Aaa", "Bbb"]
-    assert "Own cannot fork now" in leaves[1].earlier_failures[0].message
-    assert not [line for line in env_class.log if line.startswith("fork")]
+    env_class.can_fork = property(lambda self: len(self.told) > 1)
+    leaves = await grow(env_class, attempts=range(9), turns=(0, 1), factor=3)
+    assert told(leaves) == ["Aaa"] * 3 + ["Aad"] * 3 + ["Aag"] * 3
+    assert [leaf.branch_of for leaf in leaves] == [None, (0, 2), (0, 2), (0, 1), (3, 2), (3, 2), (0, 1), (6, 2), (6, 2)]
+    assert all(leaf.is_valid and not leaf.earlier_failures for leaf in leaves)
+    assert Counter(env_class.log)["fork Aa"] == 2
 
 
 async def test_a_trunk_that_fails_later_leaves_its_twins_alone(grow, diary):

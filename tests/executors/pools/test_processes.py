@@ -154,12 +154,13 @@ async def test_a_cancelled_making_leaves_no_environment(pool, bad_env, until, tm
     assert (tmp_path / "log").read_text() == "closed\n"
 
 
-async def test_what_cannot_be_sent_is_said(pool):
+async def test_what_cannot_be_sent_is_said(pool, until):
     class Local(Env):
         pass
 
     with pytest.raises(EnvError, match=r"making Local: what a worker process needs cannot be pickled.*named classes"):
         await pool.make(Local, 30)
+    await until(lambda: pool.stats().counts.num_envs == 0)  # or its closing would end with this test's loop
 
 
 async def test_states_are_kept_per_worker_and_dealt_out_again(bad_env, one_step):
@@ -194,8 +195,7 @@ async def test_an_environment_forks_inside_its_worker(pool, bad_env, until, tmp_
     assert (await twin.step(Action("say twin"), 30))[0] == "both twin"
     assert (await one.step(Action("say one"), 30))[0] == "both one"
     await one.step(Action("can not"), 30)
-    with pytest.raises(EnvError, match="Odd cannot fork now"):
-        await one.fork(30)
+    assert await one.fork(30) is None
     await until(lambda: pool.stats().counts.num_envs == 2)
     await close_all(one, twin)
     assert (tmp_path / "log").read_text() == "closed\n" * 2

@@ -11,7 +11,7 @@ from turngym.agents.base import Sampling
 from turngym.envs.base import Action
 from turngym.envs.options import EnvPoolOptions
 from turngym.envs.task import Task
-from turngym.errors import ConfigError, DeadlineError, EnvError, EnvLostError, EnvUnavailableError
+from turngym.errors import ConfigError, DeadlineError, EnvLostError, EnvUnavailableError
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.env_pool import EnvPool
 from turngym.executors.limits import Limits
@@ -180,8 +180,7 @@ async def test_environments_fork_in_their_worker(make_remote_pool, bad_env, name
     assert await seen(twin, "pid") == await seen(one, "pid")
     assert (await seen(twin, "say twin"), await seen(one, "say one")) == ("both twin", "both one")
     await seen(one, "can not")
-    with pytest.raises(EnvError, match=f"{name} cannot fork now"):
-        await one.fork(30)
+    assert await one.fork(30) is None
     await until(lambda: pool.stats().counts.num_envs == 2)
     await twin.close()
     await one.close()
