@@ -5,6 +5,7 @@ text; where that text begins with what the model has read and written, only the 
 tokenised. Where it does not, the template has rewritten history, and a new sequence begins.
 """
 
+import copy
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
@@ -177,6 +178,15 @@ class ChatConversation:
             query=self._codec.decode(self._builder.token_ids()) if with_query else None,
             is_cut=completion.stop_reason is StopReason.LENGTH,
         )
+
+    def fork(self) -> "ChatConversation":
+        """Return a conversation that goes on from here, independent of this one."""
+        twin = copy.copy(self)
+        twin._messages, twin._chat = list(self._messages), list(self._chat)
+        twin._builder = self._builder.fork()
+        twin._pieces = [copy.copy(piece) for piece in self._pieces]
+        twin._earlier, twin._forks = list(self._earlier), list(self._forks)
+        return twin
 
     def sequences(self) -> tuple[Sequence, ...]:
         """All sequences so far; each sampled token is an action in exactly one."""

@@ -1,5 +1,6 @@
 """The tokens of one context, as arrays of one length, and the builder that grows them."""
 
+import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,6 +90,13 @@ class SequenceBuilder:
         ids = self._token_ids[: self.num_tokens]
         ids.flags.writeable = False
         return ids
+
+    def fork(self) -> "SequenceBuilder":
+        """Return a builder that goes on from here, independent of this one."""
+        twin = SequenceBuilder()
+        # Each list, dict and array of its own; what they hold is never written to.
+        vars(twin).update({name: copy.copy(value) for name, value in vars(self).items()})
+        return twin
 
     def build(self) -> Sequence:
         """Freeze what was gathered."""

@@ -119,6 +119,15 @@ class Env(_TaskSource, gymnasium.Env[Observation, str]):
         """
         raise NotImplementedError(f"{type(self).__name__} must define step")
 
+    @property
+    def can_fork(self) -> bool:
+        """Whether `fork` works in the present state; by default never."""
+        return False
+
+    def fork(self) -> "Env":
+        """Return a second environment that goes on from here; see `AsyncEnv.fork`."""
+        raise EnvError(f"{type(self).__name__} cannot fork; its can_fork says so")
+
     def _draw(self, seed: int | None, options: dict[str, Any] | None) -> Task:
         """Seed `self.np_random` from the task (or `seed`) and return the task, drawn if none was given.
 
@@ -161,6 +170,7 @@ class AsyncEnv(_TaskSource):
 
         Raises:
             EnvError: It cannot (`can_fork`).
+            ProgramError: The model's own program keeps it from being copied.
         """
         raise EnvError(f"{type(self).__name__} cannot fork; its can_fork says so")
 

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .branching import Branching
     from .buffer import Buffer, Group
     from .env_pool import EnvPool
     from .limits import Limits
@@ -11,8 +12,10 @@ if TYPE_CHECKING:
     from .retry import Executor, retrying, stable_seed
     from .store import StoredTrajectory, TrajectoryStore
     from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+    from .tree import run_attempts
 
 _MODULES = {
+    "Branching": "branching",
     "Buffer": "buffer",
     "EndReason": "trajectory",
     "EnvPool": "env_pool",
@@ -28,10 +31,12 @@ _MODULES = {
     "TrajectoryStore": "store",
     "TurnEnd": "trajectory",
     "retrying": "retry",
+    "run_attempts": "tree",
     "stable_seed": "retry",
 }
 
 __all__ = [
+    "Branching",
     "Buffer",
     "EndReason",
     "EnvPool",
@@ -47,6 +52,7 @@ __all__ = [
     "TrajectoryStore",
     "TurnEnd",
     "retrying",
+    "run_attempts",
     "stable_seed",
 ]
 

@@ -39,6 +39,10 @@ class Conversation(Protocol):
         """Append what was sampled and return it as the environment's action."""
         ...
 
+    def fork(self) -> "Conversation":
+        """Return a conversation that goes on from here, independent of this one; only needed where episodes branch."""
+        ...
+
     def sequences(self) -> tuple[Sequence, ...]:
         """All sequences so far; each sampled token is an action in exactly one."""
         ...

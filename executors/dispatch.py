@@ -11,6 +11,7 @@ import numpy as np
 
 from ..agents.base import Sampling
 from ..envs.task import Task
+from .branching import Branching
 from .buffer import Buffer, Finished, Group
 from .draws import Draw, TaskSource
 from .failures import check_failures
@@ -30,6 +31,7 @@ class RolloutPlan:
         max_failed_fraction: Of all attempts since the last batch; more, and the run stops.
         lease_s: How long an engine may take for an order before it is given out again.
         max_leases: How often; attempts that are lost once more have failed.
+        branching: After which turns the episodes that are learned from fork; None for no turn.
         straggler_s: How long a batch waits after the last group that came; what would expire then does. None: for ever.
     """
 
@@ -40,6 +42,7 @@ class RolloutPlan:
     lease_s: float = 7200.0
     max_leases: int = 3
     straggler_s: float | None = None
+    branching: Branching | None = None
 
 
 @dataclass(frozen=True)
@@ -158,8 +161,10 @@ class Dispatcher:
             self._waiting.append(Job(draw.task, self._plan.numbers, self._plan.sampling, self._version, draw))
         while self._waiting:
             job = self._waiting[0]
+            branching = None if job.draw is None else self._plan.branching
             job.priority = self._num_orders if job.priority is None else job.priority
-            if not submit(Order(self._num_orders, job.task, job.missing, replace(job.sampling, priority=job.priority))):
+            sampling = replace(job.sampling, priority=job.priority)
+            if not submit(Order(self._num_orders, job.task, job.missing, sampling, branching)):
                 return
             self._waiting.popleft()
             job.num_orders += 1

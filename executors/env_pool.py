@@ -137,6 +137,17 @@ class PooledEnv:
         """Call `step` and return what it returned, unchecked."""
         return self._call("step", action, timeout_s)
 
+    async def fork(self, timeout_s: float) -> "PooledEnv | None":
+        """Return a second environment that goes on from here; each is to be closed. None where it cannot fork now.
+
+        Raises:
+            ProgramError: The model's own program keeps it from being copied.
+            Exception: As `EnvPool.make`.
+        """
+        ticket = _ticket(timeout_s, self._waits_until)
+        hosted = await self._family.run("fork", ticket, functools.partial(self._hosted.fork, ticket))
+        return None if hosted is None else PooledEnv(self._pool, self._family, hosted, self._waits_until)
+
     async def close(self) -> None:
         """Close the environment, the first time; a failure is logged and counted, since the episode is over.
 

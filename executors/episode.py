@@ -1,6 +1,7 @@
 """The state of one running episode and its stages; `multi_turn.py` says in which order they come."""
 
 import asyncio
+import copy
 import math
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ from ..agents.sequence import BEFORE_FIRST_TURN, Sequence
 from ..envs.base import Action
 from ..envs.messages import Message
 from ..envs.task import Task
-from ..errors import EngineError, RewardError
+from ..errors import EngineError, ProgramError, RewardError
 from .base import Agent, Conversation
 from .env_pool import EnvFactory, EnvPool, PooledEnv
 from .env_results import Info, StepOutcome, checked_reset, checked_step
@@ -76,7 +77,13 @@ class Episode:
 
     async def play(self) -> EndReason:
         """Take turns until the episode ends."""
-        while True:
+        end = await self.play_until(None)
+        assert end is not None  # nothing else stops it
+        return end
+
+    async def play_until(self, turn: int | None) -> EndReason | None:
+        """Take turns until the episode ends, or until this turn is over and it goes on: then return None."""
+        while turn is None or self._turn < turn:
             with self._stage(Stage.RENDER):
                 prompt_ids = self._talk().prompt_ids()
             bound = self._bound(len(prompt_ids))
@@ -97,6 +104,31 @@ class Episode:
                     self._talk().observe(outcome.observation, is_last=end is not None)
             if end is not None:
                 return end
+        return None
+
+    async def fork(self, attempt: int, generator: Generator) -> "Episode | None":
+        """Return an episode that goes on from here as another attempt, with an environment of its own to be closed.
+
+        None where the environment cannot fork in its present state.
+
+        Raises:
+            EpisodeError: The environment could not be forked; this episode is as it was.
+        """
+        with self._stage(Stage.RENDER):
+            conversation = self._talk().fork()
+        with self._stage(Stage.ENV):
+            assert self._env is not None
+            try:
+                env = await self._env.fork(self._limits.env_timeout_s)
+            except ProgramError as error:
+                raise EpisodeError(Failure(FailureKind.FORK_REFUSED, str(error), self._turn)) from error
+        if env is None:
+            return None
+        twin = copy.copy(self)
+        twin._attempt, twin._generator, twin._env, twin._conversation = attempt, generator, env, conversation
+        twin._rewards, twin._turn_ends = list(self._rewards), list(self._turn_ends)
+        twin._extra_logs, twin._seconds = dict(self._extra_logs), dict(self._seconds)
+        return twin
 
     def finish(self) -> None:
         """Freeze the tokens."""

@@ -77,7 +77,7 @@ class Fleet:
             if not live:
                 return False
             engine = min(live, key=lambda engine: engine.load)
-            handle = engine.actor.run_group.remote(order.task, order.numbers, order.sampling)
+            handle = engine.actor.run_group.remote(order.task, order.numbers, order.sampling, order.branching)
             self._running[handle] = order, engine
             engine.load += len(order.numbers)
             return True

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..agents.base import Sampling
 from ..envs.task import Task
+from .branching import Branching
 from .trajectory import Trajectory
 
 
@@ -18,6 +19,7 @@ class Order:
     task: Task
     numbers: tuple[int, ...]
     sampling: Sampling
+    branching: Branching | None = None
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class MultiTurn:
         Raises:
             asyncio.CancelledError: The caller cancelled; the environment is closed by then.
         """
-        episode = Episode(self.agent, self.env_pool, self.limits, task, attempt, generator, sampling, seed_for)
+        episode = self.episode(task, attempt, generator, sampling, seed_for)
         failure: Failure | None = None
         end = EndReason.FAILED
         try:
@@ -61,6 +61,12 @@ class MultiTurn:
         finally:
             await episode.close()
         return episode.trajectory(end, failure)
+
+    def episode(
+        self, task: Task, attempt: int, generator: Generator, sampling: Sampling, seed_for: SeedFor | None = None
+    ) -> Episode:
+        """Return an episode that has not begun, for who runs its stages otherwise than `run` does."""
+        return Episode(self.agent, self.env_pool, self.limits, task, attempt, generator, sampling, seed_for)
 
 
 class SingleTurn(MultiTurn):

@@ -27,6 +27,11 @@ class RolloutOptions:
     """Nucleus sampling; below 1 the learner cannot mirror the distribution yet and refuses."""
     stop: tuple[str, ...] = ()
     """Strings that end a turn."""
+    branch_at: tuple[int, ...] = ()
+    """Turns, counted from 0, after which an episode forks into several that share what came before and go on by
+    themselves, where the environment can fork. The attempts at a task are then the leaves."""
+    branch_factor: int = 2
+    """Into how many an episode forks at each of these turns."""
     max_retries: int = 2
     """How often a failed attempt is begun again before it counts as failed."""
     max_failed_attempts: float = 0.5

@@ -44,21 +44,24 @@ async def retrying(
     *,
     max_retries: int = 2,
     backoff_s: float = 0.5,
+    first: Trajectory | None = None,
 ) -> Trajectory:
     """Run an episode, and begin it again, all afresh, while it fails for a reason that may pass.
 
     A dead engine is not asked again: the failure returns at once, so that the caller can move the task. Between two
     tries lies a random pause, at most `backoff_s` before the first repetition and twice as long before each further
     one, so that what fell down together does not come back together. It holds nothing meanwhile. Where environments
-    keep failing, their pool's breaker makes the new try wait.
+    keep failing, their pool's breaker makes the new try wait. Where `first` is given, that came of the first try.
     """
     earlier: list[Failure] = []
+    trajectory = first
     while True:
-        trajectory = await executor.run(task, attempt, generator, sampling, seed_for)
+        trajectory = trajectory or await executor.run(task, attempt, generator, sampling, seed_for)
         failure = trajectory.failure
         if failure is None or failure.kind not in TRANSIENT or len(earlier) >= max_retries:
             return replace(trajectory, earlier_failures=tuple(earlier)) if earlier else trajectory
         earlier.append(failure)
+        trajectory = None
         await asyncio.sleep(pause_s(len(earlier), backoff_s))
 
 

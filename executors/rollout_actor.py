@@ -1,9 +1,9 @@
 """One engine and its episodes in one process, so that a turn costs no Ray call."""
 
-import asyncio
 import functools
 import gc
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
 from ..envs.options import EnvPoolOptions
 from ..envs.task import Task
+from .branching import Branching
 from .buffer import Group
 from .engines.base import UpdateMode
 from .engines.lockstep import Lockstep, Seat
@@ -30,8 +31,8 @@ from .pools.from_options import make_pool, parse_weights
 from .pools.gate import FairGate
 from .pools.gated import GatedGenerator
 from .pools.stats import PoolStats
-from .retry import retrying, stable_seed
-from .trajectory import Trajectory
+from .retry import stable_seed
+from .tree import run_attempts
 from .weights import Bucket
 
 # Objects made before Python looks for cycles. Thousands of episodes live here at once; going over them again and again,
@@ -95,38 +96,43 @@ class RolloutActor:
         if self._lockstep is not None:
             self._lockstep.expect(num_episodes)
 
-    async def run_group(self, task: Task, attempts: Sequence[int], sampling: Sampling) -> Group:
-        """Run the attempts at one task, all at once.
+    async def run_group(
+        self, task: Task, attempts: Sequence[int], sampling: Sampling, branching: Branching | None = None
+    ) -> Group:
+        """Run the attempts at one task, all at once, on this engine, which has in its cache what branches share.
 
         Attempts that fail as `engine_dead` are for the caller to run elsewhere.
         """
         sampling = _with_stop_ids(sampling, self._stop_token_ids)
         seed = self._config.determinism_seed
         seed_for = None if seed is None else functools.partial(_seed, seed)
-        seats = [None if self._lockstep is None else self._lockstep.seat() for _ in attempts]
-
-        async def run(attempt: int, seat: Seat | None) -> Trajectory:
-            generator = self._generator if seat is None else seat
-            try:
-                return await retrying(
-                    self._executor,
-                    task,
-                    attempt,
-                    generator,
-                    sampling,
-                    seed_for,
-                    max_retries=self._config.max_retries,
-                )
-            finally:
-                if seat is not None:
-                    seat.leave()
-
-        runs = [run(attempt, seat) for attempt, seat in zip(attempts, seats, strict=True)]
+        branching = branching or Branching()
+        seats = self._seats(attempts, branching)
         try:
-            return Group(task, tuple(await asyncio.gather(*runs)))
+            trajectories = await run_attempts(
+                self._executor,
+                task,
+                attempts,
+                lambda attempt: seats.get(attempt) or nullcontext(self._generator),
+                sampling,
+                seed_for,
+                branching=branching,
+                max_retries=self._config.max_retries,
+            )
         finally:
-            for seat in filter(None, seats):
+            for seat in seats.values():
                 seat.leave()  # those whose run a cancellation kept from beginning
+        return Group(task, trajectories)
+
+    def _seats(self, attempts: Sequence[int], branching: Branching) -> dict[int, Seat]:
+        """Under full determinism, seat all attempts at once; those that branch off later have theirs again then."""
+        if self._lockstep is None:
+            return {}
+        seats = {attempt: self._lockstep.seat() for attempt in attempts}
+        for tree in branching.trees(attempts):
+            for attempt in tree[1:]:
+                seats[attempt].leave()
+        return seats
 
     async def sample(self, prompt_ids: list[int], sampling: Sampling) -> tuple[list[int], list[float]]:
         """Sample one bare completion and return its token ids and logprobs; for checks of the engine."""

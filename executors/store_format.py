@@ -17,6 +17,7 @@ from ..agents.base import Sampling
 from ..agents.sequence import NO_VERSION, Sequence
 from ..envs.task import Task
 from ..errors import TrajectoryError
+from .branching import Branch
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 
 SCHEMA = 2
@@ -63,6 +64,7 @@ def to_record(step: int, trajectory: Trajectory, env: str | None = None) -> Reco
         "extra_logs": plain(trajectory.extra_logs),
         "seconds": {stage: _number(round(seconds, 6)) for stage, seconds in trajectory.seconds.items()},
         "earlier_failures": [_failure(failure) for failure in trajectory.earlier_failures],
+        "branch_of": trajectory.branch_of,
         "seed": task.seed,
         "data": plain(task.data),
         "inexact": inexact,
@@ -114,7 +116,12 @@ def _read_trajectory(record: Record) -> Trajectory:
         extra_logs={name: _read_number(value) for name, value in record["extra_logs"].items()},
         seconds={stage: _read_number(value) for stage, value in record["seconds"].items()},
         earlier_failures=tuple(_read_failure(failure) for failure in record["earlier_failures"]),
+        branch_of=_read_branch(record.get("branch_of")),
     )
+
+
+def _read_branch(branch: list[int] | None) -> Branch | None:
+    return None if branch is None else (branch[0], branch[1])
 
 
 def _sequence(sequence: Sequence) -> Record:

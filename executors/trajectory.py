@@ -12,6 +12,7 @@ from ..agents.sequence import Sequence
 from ..envs.messages import Message
 from ..envs.task import Task
 from ..errors import TrajectoryError
+from .branching import Branch
 
 
 class EndReason(StrEnum):
@@ -46,6 +47,7 @@ class FailureKind(StrEnum):
     GRADER = "grader"  # no verdict in time
     TEMPLATE = "template"  # the messages cannot be rendered
     PROMPT_TOO_LONG = "prompt_too_long"  # the first prompt leaves no room for an answer
+    FORK_REFUSED = "fork_refused"  # the model's own program kept its environment from being forked
     ENGINE = "engine"
     ENGINE_DEAD = "engine_dead"
     ENGINE_TIMEOUT = "engine_timeout"
@@ -76,6 +78,8 @@ class Trajectory:
         extra_logs: Numbers of the environment's or the reward function's own.
         seconds: Spent in each stage: `generate`, `env`, `render`, `total`.
         earlier_failures: Why the attempt was begun again, one for each time; nothing else of those tries is kept.
+        branch_of: The attempt of its group that it branched off in a tree rollout, and the last turn that both have;
+            None where it has all its turns for itself, or others branched off it.
     """
 
     task: Task
@@ -90,6 +94,7 @@ class Trajectory:
     extra_logs: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     earlier_failures: tuple[Failure, ...] = ()
+    branch_of: Branch | None = None
 
     def __post_init__(self) -> None:
         if (self.failure is not None) != (self.end_reason is EndReason.FAILED):
@@ -116,6 +121,12 @@ class Trajectory:
     def num_actions(self) -> int:
         """Tokens sampled, over all sequences."""
         return sum(sequence.num_actions for sequence in self.sequences)
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens sampled for this attempt alone: not those before it branched off."""
+        shared = -1 if self.branch_of is None else self.branch_of[1]
+        return sum(int((s.is_action & (s.turn > shared)).sum()) for s in self.sequences)
 
     @cached_property
     def oldest_version(self) -> int | None:

@@ -10,7 +10,7 @@ from ..executors.trajectory import Trajectory
 def rollout_metrics(trajectories: Sequence[Trajectory], seconds: float) -> dict[str, float]:
     """Return what came of a step's attempts, and how fast."""
     valid = [t for t in trajectories if t.is_valid]
-    tokens = sum(t.num_actions for t in trajectories)
+    tokens = sum(t.num_sampled for t in trajectories)
     metrics: dict[str, float] = {
         "rollout/tokens": tokens,
         "rollout/tokens_per_s": tokens / seconds,
@@ -18,6 +18,9 @@ def rollout_metrics(trajectories: Sequence[Trajectory], seconds: float) -> dict[
         "attempts/failed": len(trajectories) - len(valid),
         "attempts/retries": sum(len(t.earlier_failures) for t in trajectories),
     }
+    if any(t.branch_of for t in trajectories):
+        metrics["attempts/branched"] = sum(t.branch_of is not None for t in trajectories)
+        metrics["attempts/copies"] = sum(t.branch_of is not None and t.branch_of[1] + 1 >= t.num_turns for t in valid)
     for trajectory in trajectories:
         reason = trajectory.failure.kind if trajectory.failure else trajectory.end_reason
         name = f"{'failures' if trajectory.failure else 'ends'}/{reason.value}"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ..agents.base import Sampling
 from ..errors import ConfigError
+from ..executors.branching import Branching
 from ..executors.dispatch import RolloutPlan
 from ..executors.engines.base import UpdateMode
 from ..executors.engines.vllm import VllmConfig
@@ -262,6 +263,7 @@ def rollout_plan(settings: TrainSettings) -> RolloutPlan:
         # Each try may take its time, and its last step and its closing some more; then the answer is not coming.
         lease_s=(rollout.max_retries + 1) * (rollout.max_seconds + 4 * env_s) + settings.vllm.start_timeout_s,
         straggler_s=rollout.straggler_timeout_s,
+        branching=Branching(rollout.branch_at, rollout.branch_factor) if rollout.branch_at else None,
     )
 
 

@@ -11,6 +11,7 @@ from ..envs.resolve import resolve
 from ..envs.task import Task
 from ..errors import ConfigError, DataError
 from ..executors.pools.from_options import parse_resources, parse_weights
+from .option_branches import check_can_fork
 from .option_pairs import check_pairs, complaints
 from .option_ranges import check_ranges
 from .plan import plan_batches
@@ -40,6 +41,7 @@ def check_inputs(settings: TrainSettings) -> Inputs:
     parse_resources(settings.env_pool.resources)
     model = check_model(settings.actor.model_name_or_path, "--actor.model_name_or_path")
     env = _environment(settings)
+    check_can_fork(settings, env)
     tasks = _tasks(settings, env)
     if settings.data.max_samples < len(tasks):
         tasks = tasks[: settings.data.max_samples]

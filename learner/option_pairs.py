@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ..errors import ConfigError
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .loss_choice import CONSTANT_LENGTH, aggregation_choice
+from .option_branches import branch_complaints, check_branches
 from .option_pace import check_pace, pace_complaints
 from .option_ranges import changed_options
 from .schedule import SCHEDULES
@@ -280,6 +281,7 @@ def check_pairs(settings: TrainSettings) -> None:
         if given and not need.holds(settings):
             raise ConfigError(f"--{given[0]} {need.why.format(s=settings)}")
     check_pace(settings)
+    check_branches(settings)
     advantage = settings.algo.advantage
     bounds = advantage.is_correction_threshold or ()
     is_truncated = advantage.is_correction_mode == "truncate" and advantage.is_correction_type is None
@@ -292,7 +294,7 @@ def check_pairs(settings: TrainSettings) -> None:
 
 def complaints(settings: TrainSettings) -> list[str]:
     """Return what can be meant and rarely is."""
-    return [*_kl_complaints(settings), *pace_complaints(settings)]
+    return [*_kl_complaints(settings), *pace_complaints(settings), *branch_complaints(settings)]
 
 
 def _kl_complaints(settings: TrainSettings) -> list[str]:

@@ -71,6 +71,8 @@ RANGES: Mapping[str, Range] = {
     "rollout.generate_timeout_s": POSITIVE,
     "rollout.temperature": NOT_NEGATIVE,
     "rollout.top_p": NUMBER,
+    "rollout.branch_at": NOT_NEGATIVE,
+    "rollout.branch_factor": Range("be at least 2", lambda number: number >= 2),
     "rollout.max_retries": NOT_NEGATIVE,
     "train.batch_size": COUNT,
     "train.max_tokens_per_gpu": COUNT,

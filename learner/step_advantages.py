@@ -13,7 +13,7 @@ from .batch import Batch
 from .kl import reward_kl
 from .loop_parts import LoopSettings, LoopState
 from .step_rewards import StepRewards
-from .turns import turn_rewards, turn_states
+from .turns import turn_rewards, turn_sharing, turn_states
 
 
 def with_advantages(
@@ -24,6 +24,8 @@ def with_advantages(
     trajectories = [t for group in groups for t in group.trajectories]
     actions = batch.is_action
     penalty_M, metrics = _kl_penalty(batch, settings, state)
+    sharing_AT = turn_sharing(groups, rewards.is_valid_A)
+    attempt_M, turn_M = batch.attempt_of_token[actions], batch.turns[actions].astype(np.int64)
     by_turn = options.credit in ("turn", "turn_group")
     made = estimate(
         options.estimator,
@@ -31,8 +33,8 @@ def with_advantages(
             rewards_A=rewards.rewards_A,
             is_valid_A=rewards.is_valid_A,
             group_A=np.repeat(np.arange(len(groups)), [len(group.trajectories) for group in groups]),
-            attempt_M=batch.attempt_of_token[actions],
-            turn_M=batch.turns[actions].astype(np.int64),
+            attempt_M=attempt_M,
+            turn_M=turn_M,
             penalty_M=penalty_M,
             no_std_norm=options.no_std_norm,
             sequence_M=batch.sequence_of_token[actions],
@@ -40,6 +42,7 @@ def with_advantages(
             if by_turn
             else None,
             states_AT=turn_states(trajectories) if options.credit == "turn_group" else None,
+            sharing_M=None if sharing_AT is None else sharing_AT[attempt_M, turn_M],
             values_M=_at(batch.values, actions),
             policy_logprobs_M=_at(batch.old_logprobs, actions),
             teacher_logprobs_M=_at(batch.teacher_logprobs, actions),

@@ -1,6 +1,6 @@
-"""What single turns of a step's attempts got, and in which state each began.
+"""What single turns of a step's attempts got, in which state each began, and how many attempts share it.
 
-Both go into `AdvantageInputs`, where turns are numbered as in the trajectories.
+All go into `AdvantageInputs`, where turns are numbered as in the trajectories.
 """
 
 # A attempts, T turns of the longest valid attempt
@@ -9,13 +9,15 @@ import json
 import pickle
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..envs.messages import Message
 from ..errors import TrajectoryError
+from ..executors.branching import shared_turn
+from ..executors.buffer import Group
 from ..executors.trajectory import Trajectory
 
 NO_STATE = -1
@@ -65,6 +67,27 @@ def turn_states(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
                 if observation:
                     row[turn] = known.setdefault((trajectory.task.id, _digest(observation)), len(known))
     return states_AT
+
+
+def turn_sharing(groups: Sequence[Group], is_valid_A: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+    """Return int64 [A, T]: how many valid attempts have a turn in common with this one, which counts too.
+
+    None where no attempt branched off another.
+    """
+    trajectories = [t for group in groups for t in group.trajectories]
+    if not any(t.branch_of for t in trajectories):
+        return None
+    sharing_AT = np.ones((len(trajectories), _most_turns(trajectories)), np.int64)
+    start = 0
+    for group in groups:
+        branches = {t.attempt: t.branch_of for t in group.trajectories}
+        rows = range(start, start + len(group.trajectories))
+        start = rows.stop
+        for (row, one), (other_row, other) in permutations(zip(rows, group.trajectories, strict=True), 2):
+            turn = shared_turn(branches, one.attempt, other.attempt)
+            if turn is not None and is_valid_A[other_row]:
+                sharing_AT[row, : turn + 1] += 1
+    return sharing_AT
 
 
 def _num_turns(trajectory: Trajectory) -> int:

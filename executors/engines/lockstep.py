@@ -68,8 +68,12 @@ class Lockstep:
         """Return an episode's own generator; the others wait for it until it leaves."""
         self._num_expected = max(self._num_expected - 1, 0)
         seat = Seat(self)
-        self._seats.add(seat)
+        self.add(seat)
         return seat
+
+    def add(self, seat: "Seat") -> None:
+        """Wait for this seat, too; nobody had to expect it."""
+        self._seats.add(seat)
 
     @property
     def max_context(self) -> int:
@@ -110,7 +114,10 @@ class Lockstep:
 
 @dataclass(eq=False)
 class Seat:
-    """The generator of one episode; leave it in the end, or the others wait for ever."""
+    """The generator of one episode; leave it in the end, or the others wait for ever.
+
+    As a context manager it is taken, again if need be, and left.
+    """
 
     _lockstep: Lockstep
     waiting: list[_Waiting] = field(default_factory=list)
@@ -136,6 +143,13 @@ class Seat:
             if submitted.done() and not submitted.cancelled() and submitted.exception() is None:
                 submitted.result().cancel()  # it was submitted in this very moment
             raise
+
+    def __enter__(self) -> "Seat":
+        self._lockstep.add(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.leave()
 
     def leave(self) -> None:
         """Let the others go on without this episode; may be called twice."""

@@ -75,6 +75,17 @@ class HostedEnv(Protocol):
         """
         ...
 
+    async def fork(self, ticket: Ticket) -> "HostedEnv | None":
+        """Return a second environment that goes on from here, in the same place; None where it cannot fork now.
+
+        One that comes too late is closed.
+
+        Raises:
+            As `call`.
+            ProgramError: The model's own program keeps it from being copied.
+        """
+        ...
+
     async def close(self, timeout_s: float) -> None:
         """Free what it holds, once a call that still runs has ended, or has not within `timeout_s`."""
         ...

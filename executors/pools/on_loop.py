@@ -36,7 +36,7 @@ class LoopHost(Host):
         """Take in an environment that was made elsewhere."""
         self._watch()
         self._num_envs += 1
-        return LoopEnv(env, self._on_close)
+        return LoopEnv(env, self)
 
     @property
     def blocked_s(self) -> dict[str, float]:
@@ -64,7 +64,8 @@ class LoopHost(Host):
             self._blocked_before = self.blocked_s
             self._watchdog = Watchdog(loop, direct.__code__)
 
-    def _on_close(self) -> None:
+    def leave(self) -> None:
+        """Forget an environment."""
         self._num_envs -= 1
         # Also when the pool is closed: episodes that run end as they do, and are watched until then.
         if not self._num_envs and self._watchdog is not None:
@@ -78,9 +79,9 @@ class LoopEnv:
 
     stays_in_task = True
 
-    def __init__(self, env: AsyncEnv, on_close: Callable[[], None]) -> None:
+    def __init__(self, env: AsyncEnv, host: LoopHost) -> None:
         self._env = env
-        self._on_close = on_close
+        self._host = host
         self.name = type(env).__name__
         self.wants_query = bool(getattr(env, "wants_query", False))
 
@@ -89,12 +90,30 @@ class LoopEnv:
         ticket.begin()
         return direct(bound(self._env, method, argument), f"{self.name}.{method}", ticket.timeout_s)
 
+    async def fork(self, ticket: Ticket) -> "LoopEnv | None":
+        """Await `fork`."""
+        if not self._env.can_fork:
+            return None
+        made: list[AsyncEnv] = []
+
+        async def fork() -> None:
+            made.append(await self._env.fork())
+
+        ticket.begin()
+        try:
+            await direct(fork, f"{self.name}.fork", ticket.timeout_s)
+        except BaseException:  # a cancellation too: nobody else knows what has been made
+            for twin in made:
+                await direct(twin.close, f"{self.name}.close", ticket.timeout_s)
+            raise
+        return self._host.adopt(made[0])
+
     async def close(self, timeout_s: float) -> None:
         """Await `close`."""
         try:
             await direct(self._env.close, f"{self.name}.close", timeout_s)
         finally:
-            self._on_close()
+            self._host.leave()
 
 
 async def direct(function: Callable[[], Awaitable[object]], what: str, timeout_s: float) -> Any:

@@ -45,8 +45,16 @@ def _call(env_id: int, method: str, argument: Any) -> object:
     return bound(_envs[env_id], method, argument)()
 
 
+def _fork(env_id: int, twin_id: int) -> bool:
+    """Fork an environment; return whether it can."""
+    if not _envs[env_id].can_fork:
+        return False
+    _envs[twin_id] = _envs[env_id].fork()
+    return True
+
+
 def _close(env_id: int) -> None:
-    env = _envs.pop(env_id, None)  # none where it could not be made
+    env = _envs.pop(env_id, None)  # none where it could not be made or forked
     if env is not None:
         env.close()
 
@@ -59,6 +67,7 @@ def _states() -> dict[str, Any]:
 _METHODS: dict[str, Callable[..., Any]] = {
     "make": _make,
     "call": _call,
+    "fork": _fork,
     "close": _close,
     "states": _states,
 }

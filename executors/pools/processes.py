@@ -65,19 +65,33 @@ class ProcessHost(Host):
     async def make(self, factory: EnvFactory, family: str, ticket: Ticket) -> "ProcessEnv":
         """Make an environment in the worker with the fewest."""
         slot = min(self._slots, key=lambda slot: slot.num_envs)
-        slot.num_envs += 1
         env = ProcessEnv(self, slot, next(self._ids), family, name_of(factory))
 
         def arguments() -> tuple[object, ...]:
             states = [] if family in slot.families else slot.kept.get(family, [])
             return env.env_id, factory, family, states
 
+        slot.num_envs += 1
         try:
             env.name, env.wants_query = await self.run(env, "make", arguments, f"making {env.name}", ticket)
         except BaseException:
             in_background(env.close(ticket.timeout_s))  # behind its making, which may still go on
             raise
         return env
+
+    async def fork(self, env: "ProcessEnv", ticket: Ticket) -> "ProcessEnv | None":
+        """Fork an environment inside its worker; None where it cannot."""
+        twin = ProcessEnv(self, env.slot, next(self._ids), env.family, env.name, env.generation)
+        twin.wants_query = env.wants_query
+        arguments = (env.env_id, twin.env_id)
+        twin.slot.num_envs += 1
+        is_made = False
+        try:
+            is_made = await self.run(twin, "fork", lambda: arguments, f"{env.name}.fork", ticket)
+        finally:
+            if not is_made:
+                in_background(twin.close(ticket.timeout_s))
+        return twin if is_made else None
 
     def counts(self) -> HostCounts:
         """Say how things stand."""
@@ -220,6 +234,10 @@ class ProcessEnv:
         """Run `reset` or `step` in the worker."""
         arguments = (self.env_id, method, argument)
         return await self._host.run(self, "call", lambda: arguments, f"{self.name}.{method}", ticket)
+
+    async def fork(self, ticket: Ticket) -> "ProcessEnv | None":
+        """Run `fork` in the worker."""
+        return await self._host.fork(self, ticket)
 
     async def close(self, timeout_s: float) -> None:
         """Run `close` in the worker, behind a call that still runs; one that is lost needs none."""

@@ -57,7 +57,7 @@ class RemoteHost(Host):
         self._grace_s = grace_s
         self._slots = [_Slot(index) for index in range(options.num_workers)]
         self._restarts_left = options.max_restarts
-        self._ids = itertools.count()
+        self.ids = itertools.count()
         self._num_killed = 0
         self._starting: asyncio.Task[None] | None = None
         self._line = Line()  # for a worker that is up
@@ -77,16 +77,11 @@ class RemoteHost(Host):
         """Make an environment in the worker with the fewest."""
         await self.start()
         slot = await self._free_slot(ticket)
-        env = RemoteEnv(self, slot, next(self._ids), name_of(factory))
-        slot.num_envs += 1
+        env = RemoteEnv(self, slot, next(self.ids), name_of(factory))
         states = {} if slot.has_kept else slot.kept
         slot.has_kept = True
-        try:
-            arguments = (env.env_id, factory, family, states)
-            env.name, env.wants_query = await self.call(env, "make", arguments, f"making {env.name}", ticket)
-        except BaseException:
-            in_background(env.close(ticket.timeout_s))
-            raise
+        arguments = (env.env_id, factory, family, states)
+        env.name, env.wants_query = await self.fill(env, "make", arguments, f"making {env.name}", ticket)
         return env
 
     def counts(self) -> HostCounts:
@@ -94,8 +89,7 @@ class RemoteHost(Host):
         known = HostCounts(num_killed=self._num_killed, num_workers=sum(slot.is_up for slot in self._slots))
         for slot in self._slots:
             known += slot.counts
-        num_envs = sum(slot.num_envs for slot in self._slots)
-        return replace(known, num_envs=num_envs)
+        return replace(known, num_envs=sum(slot.num_envs for slot in self._slots))
 
     async def states(self, timeout_s: float) -> States:
         """Return what the classes of environments keep in each worker; of dead ones, what was last known."""
@@ -120,10 +114,19 @@ class RemoteHost(Host):
         slot.num_envs -= 1
         self._end_if_idle()
 
-    async def call(
-        self, env: "RemoteEnv", method: str, arguments: tuple[object, ...], what: str, ticket: Ticket
-    ) -> Any:  # Any: what the environment returns
-        """Run a call in the environment's worker.
+    async def fill(self, env: "RemoteEnv", method: str, arguments: tuple[Any, ...], what: str, ticket: Ticket) -> Any:
+        """Have an environment come to be in its worker, by a call that returns something true if it does."""
+        env.slot.num_envs += 1
+        made = None
+        try:
+            made = await self.call(env, method, arguments, what, ticket)
+        finally:
+            if not made:
+                in_background(env.close(ticket.timeout_s))
+        return made
+
+    async def call(self, env: "RemoteEnv", method: str, arguments: tuple[Any, ...], what: str, ticket: Ticket) -> Any:
+        """Run a call in the environment's worker and return what that returns.
 
         Raises:
             DeadlineError: It took longer than the ticket's `timeout_s`.
@@ -284,6 +287,13 @@ class RemoteEnv:
         """Reset or step it where it lives."""
         arguments = (self.env_id, method, argument)
         return await self._host.call(self, "call", arguments, f"{self.name}.{method}", ticket)
+
+    async def fork(self, ticket: Ticket) -> "RemoteEnv | None":
+        """Fork it where it lives."""
+        twin = RemoteEnv(self._host, self.slot, next(self._host.ids), self.name)
+        twin.generation, twin.wants_query = self.generation, self.wants_query
+        made = await self._host.fill(twin, "fork", (self.env_id, twin.env_id), f"{self.name}.fork", ticket)
+        return twin if made else None
 
     async def close(self, timeout_s: float) -> None:
         """Close it where it lives."""

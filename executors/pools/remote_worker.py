@@ -46,12 +46,22 @@ class EnvWorker:
         ticket = Ticket(timeout_s, time.monotonic() + wait_s)
 
         async def job() -> object:
-            if seat.env is None:
-                raise EnvError("this environment is closed, or was never made")
-            return await seat.env.call(method, argument, ticket)
+            return await seat.hosted().call(method, argument, ticket)
 
         result = await seat.do(job)
         return _seconds(ticket), result
+
+    async def fork(self, env_id: int, twin_id: int, timeout_s: float, wait_s: float) -> tuple[float, bool]:
+        """Fork an environment that is in no call; return how long that took, and whether it can."""
+        original, seat = self._seats[env_id], _Seat()
+        self._seats[twin_id] = seat
+        ticket = Ticket(timeout_s, time.monotonic() + wait_s)
+
+        async def job() -> None:
+            seat.env = await original.hosted().fork(ticket)
+
+        await seat.do(job)
+        return _seconds(ticket), seat.env is not None
 
     async def close_env(self, env_id: int, timeout_s: float) -> HostCounts:
         """Close an environment; return how the worker stands then."""
@@ -73,6 +83,12 @@ class _Seat:
         self._jobs: asyncio.Queue[tuple[Job, asyncio.Future[Any]] | None] = asyncio.Queue()
         self._close_timeout_s = 10.0
         self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    def hosted(self) -> HostedEnv:
+        """Return the environment."""
+        if self.env is None:
+            raise EnvError("this environment is closed, or was never made")
+        return self.env
 
     async def do(self, job: Job) -> Any:  # Any: what the job returns
         """Run a job; if this is cancelled, so is the job, and the environment is closed."""

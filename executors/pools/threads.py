@@ -37,17 +37,20 @@ class ThreadHost(Host):
 
     async def make(self, factory: EnvFactory, family: str, ticket: Ticket) -> HostedEnv:
         """Make an environment in a thread."""
-        call = _Making(factory)
-        try:
-            env = await self.run(call, f"making {name_of(factory)}", family, ticket)
-        except BaseException:  # a cancellation too: nobody else knows what the thread will have made
-            call.give_up(functools.partial(_close_unwanted, asyncio.get_running_loop()))
-            raise
+        env: AnyEnv = await self._made(factory, f"making {name_of(factory)}", family, ticket)
         self._own.introduce(family, type(env))
         if isinstance(env, AsyncEnv):
             return self._loop_host.adopt(env)
         self._num_envs += 1
         return ThreadEnv(self, env, family)
+
+    async def fork(self, env: Env, what: str, family: str, ticket: Ticket) -> "ThreadEnv | None":
+        """Fork an environment in a thread; None where it cannot."""
+        twin = await self._made(lambda: env.fork() if env.can_fork else None, what, family, ticket)
+        if twin is None:
+            return None
+        self._num_envs += 1
+        return ThreadEnv(self, twin, family)
 
     def counts(self) -> HostCounts:
         """Say how things stand."""
@@ -84,6 +87,14 @@ class ThreadHost(Host):
         self._num_envs -= 1
         await self._run(call, what, timeout_s)
 
+    async def _made(self, make: Callable[[], AnyEnv | None], what: str, family: str, ticket: Ticket) -> Any:
+        call = _Making(make)
+        try:
+            return await self.run(call, what, family, ticket)
+        except BaseException:  # a cancellation too: nobody else knows what the thread will have made
+            call.give_up(functools.partial(_close_unwanted, asyncio.get_running_loop()))
+            raise
+
     async def _run(self, call: "_Call", what: str, timeout_s: float) -> Any:
         try:
             return await self._threads.call(call, timeout_s=timeout_s, what=what)
@@ -112,6 +123,10 @@ class ThreadEnv:
         """Run `reset` or `step` in a thread."""
         self._last = _Call(bound(self._env, method, argument))
         return await self._host.run(self._last, f"{self.name}.{method}", self._family, ticket)
+
+    async def fork(self, ticket: Ticket) -> "ThreadEnv | None":
+        """Run `fork` in a thread."""
+        return await self._host.fork(self._env, f"{self.name}.fork", self._family, ticket)
 
     async def close(self, timeout_s: float) -> None:
         """Run `close` in a thread, after a call that still runs because its episode was cancelled."""
@@ -155,18 +170,18 @@ class _Call:
 
 
 class _Making(_Call):
-    """The call that makes an environment; it knows what to do with one that comes too late."""
+    """The call that makes or forks an environment; it knows what to do with one that comes too late."""
 
-    def __init__(self, factory: EnvFactory) -> None:
-        super().__init__(factory)
+    def __init__(self, make: Callable[[], AnyEnv | None]) -> None:
+        super().__init__(make)
         self._made: AnyEnv | None = None
         self._discard: Callable[[AnyEnv], None] | None = None
 
-    def __call__(self) -> AnyEnv:
-        made: AnyEnv = super().__call__()
+    def __call__(self) -> AnyEnv | None:
+        made: AnyEnv | None = super().__call__()
         with self._lock:
             self._made, discard = made, self._discard
-        if discard is not None:
+        if made is not None and discard is not None:
             discard(made)
         return made
 

@@ -56,6 +56,8 @@ def _facts(episode: Recorded) -> list[tuple[str, str]]:
     facts.append(("seconds", ", ".join(f"{stage} {value:.3f}" for stage, value in trajectory.seconds.items())))
     if trajectory.extra_logs:
         facts.append(("logs", ", ".join(f"{shown(name)} {value:g}" for name, value in trajectory.extra_logs.items())))
+    if (branch := trajectory.branch_of) is not None:
+        facts.append(("branch", f"off attempt {branch[0]}, whose turns up to {branch[1]} it shares"))
     facts += [("before", f"began again: {_described(failure)}") for failure in trajectory.earlier_failures]
     facts += [
         (f"sequence {place}", f"{len(sequence)} tokens, branched off {sequence.parent[0]} at {sequence.parent[1]}: "

@@ -34,6 +34,7 @@ class Row:
     seconds: float | None
     oldest_version: int | None
     newest_version: int | None
+    branch_of: tuple[int, int] | None
     failure: dict[str, Any] | None  # Any: kind, message and turn
 
 
@@ -105,6 +106,7 @@ def row_of(episode: Recorded) -> Row:
         seconds=trajectory.seconds.get("total"),
         oldest_version=trajectory.oldest_version,
         newest_version=max(newest, default=None),
+        branch_of=trajectory.branch_of,
         failure=None if failure is None else asdict(failure),
     )
 
@@ -141,7 +143,7 @@ def _print_table(rows: Iterable[Row]) -> None:
             row.split,
             str(row.step),
             one_line(row.task),
-            str(row.attempt),
+            str(row.attempt) if row.branch_of is None else f"{row.attempt} of {row.branch_of[0]}",
             _number(row.reward),
             _number(row.score),
             str(row.turns),

@@ -35,6 +35,8 @@ class AdvantageInputs:
         sequence_M: int64, the sequence each action token lies in; by default all of an attempt's lie in one.
         turn_rewards_AT: float64, each turn's share of the attempt's reward; 0 past its last turn.
         states_AT: int64, the state each turn began in; equal numbers are equal states, -1 is none.
+        sharing_M: int64, how many valid attempts of the group have this very token, in the trunk that they branched
+            off; its own is one of them. By default only that.
         values_M: float64, the critic's estimate before each action token.
         policy_logprobs_M: float64, of the policy that the step starts from.
         teacher_logprobs_M: float64, of the teacher; -inf where it never says the token.
@@ -54,6 +56,7 @@ class AdvantageInputs:
     sequence_M: Ints | None = None
     turn_rewards_AT: Floats | None = None
     states_AT: Ints | None = None
+    sharing_M: Ints | None = None
     values_M: Floats | None = None
     policy_logprobs_M: Floats | None = None
     teacher_logprobs_M: Floats | None = None
@@ -85,7 +88,7 @@ class AdvantageInputs:
         self._check_numbers()
 
     def _check_tokens(self) -> None:
-        for name in ("sequence_M", "penalty_M", "values_M", "policy_logprobs_M", "teacher_logprobs_M"):
+        for name in ("sequence_M", "sharing_M", "penalty_M", "values_M", "policy_logprobs_M", "teacher_logprobs_M"):
             array = getattr(self, name)
             if array is None:
                 continue

@@ -93,7 +93,7 @@ def reinforce(inputs: AdvantageInputs) -> Advantages:
     credit `outcome` (OpenRLHF counts the environment's tokens as steps too, verl does not), per turn under
     `discounted` and `turn`. No group is looked at, so nothing but whitening is a baseline.
     """
-    compared = relative(inputs, _bare)
+    compared = relative(replace(inputs, sharing_M=None), _bare)  # nothing is compared
     return Advantages(whitened(compared.scores_M - penalty_to_go(inputs), inputs.no_std_norm), compared.metrics)
 
 

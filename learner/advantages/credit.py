@@ -9,6 +9,12 @@ The credit says which scores are compared, and with what:
   the group's other attempts, as far as they got there.
 * `turn_group`: `outcome` without a discount, plus a weight times the turn's rewards as under `turn`, with all turns
   of the group that began in the same state (GiGPO, arXiv:2505.10978).
+
+Attempts that share a token, since they branched off one trunk after it, are no comparison for it: what they got
+depends on it. Of n attempts let m share it. Its m advantages against the mean of all n sum to (n - m) / n times
+those against the mean of the n - m others, where it would be (n - 1) / n if each attempt stood alone. So they are
+multiplied by (n - 1) / (n - m), and the expected gradient is that of n independent attempts (exactly where only a
+mean is subtracted, and undiscounted). If all share it, nobody is left to compare with, and it gets exactly 0.
 """
 
 # A attempts, T turns, M action tokens, U turns that have action tokens
@@ -44,11 +50,11 @@ def relative(inputs: AdvantageInputs, compare: Compare) -> Relative:
     if inputs.credit == "turn":
         turns = _Turns.of(inputs)
         group_U = turns.group_U * (int(turns.turn_U.max(initial=0)) + 1) + turns.turn_U
-        return turns.compared(group_U, compare)
+        return turns.compared(inputs, group_U, compare)
     episodes = _episodes(inputs, compare)
     if inputs.credit == "turn_group":
         turns = _Turns.of(inputs)
-        within = turns.compared(_same_state(inputs, turns), compare)
+        within = turns.compared(inputs, _same_state(inputs, turns), compare)
         return Relative(
             episodes.scores_M + inputs.turn_group_weight * within.scores_M,
             episodes.has_signal_M | within.has_signal_M,
@@ -86,18 +92,30 @@ class _Turns:
         _, group_A = np.unique(inputs.group_A, return_inverse=True)
         return _Turns(group_A[attempt_U], attempt_U, turn_U, returns_AT[attempt_U, turn_U], turn_of_M)
 
-    def compared(self, group_U: Ints, compare: Compare) -> Relative:
+    def compared(self, inputs: AdvantageInputs, group_U: Ints, compare: Compare) -> Relative:
         groups = statistics(self.returns_U, group_U)
         scores_U = compare(self.returns_U, groups)
         without = float((~groups.has_signal_A).sum())
         metrics = {"turns/compared": float(len(scores_U)), "turns/without_signal": without}
-        return Relative(scores_U[self.turn_of_M], groups.has_signal_A[self.turn_of_M], metrics)
+        return _against_others(inputs, scores_U, groups, self.turn_of_M, metrics)
 
 
 def _episodes(inputs: AdvantageInputs, compare: Compare) -> Relative:
     groups = group_statistics(inputs)
     rewards_A = np.where(inputs.is_valid_A, inputs.rewards_A, 0.0)
-    return Relative(compare(rewards_A, groups)[inputs.attempt_M], groups.has_signal_A[inputs.attempt_M])
+    return _against_others(inputs, compare(rewards_A, groups), groups, inputs.attempt_M, {})
+
+
+def _against_others(
+    inputs: AdvantageInputs, scores_A: Floats, groups: Groups, place_M: Ints, metrics: dict[str, float]
+) -> Relative:
+    """Give each token the score at its place, made up for the attempts that share the token."""
+    scores_M, has_signal_M = scores_A[place_M], groups.has_signal_A[place_M]
+    if inputs.sharing_M is not None:
+        others_M = groups.count_A[place_M] - inputs.sharing_M
+        scores_M = np.where(others_M > 0, scores_M * (groups.count_A[place_M] - 1) / np.maximum(others_M, 1), 0.0)
+        has_signal_M = has_signal_M & (others_M > 0)
+    return Relative(scores_M, has_signal_M, metrics)
 
 
 def _same_state(inputs: AdvantageInputs, turns: _Turns) -> Ints:

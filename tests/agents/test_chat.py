@@ -499,3 +499,51 @@ def test_a_base_model_without_a_template_gets_text_as_it_is(tokenizer):
     conversation = agent_for(tokenizer).begin()
     conversation.observe(user("1+1="))
     assert tokenizer.decode(conversation.prompt_ids().tolist()) == "1+1="
+
+
+THINKS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+    "{% if m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1] }}"
+    "{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def same_sequences(one, other):
+    arrays = ("token_ids", "is_action", "logprobs", "versions", "turn")
+    return len(one) == len(other) and all(
+        (a.parent, a.fork_reason, a.samplings) == (b.parent, b.fork_reason, b.samplings)
+        and all(np.array_equal(getattr(a, name), getattr(b, name), equal_nan=True) for name in arrays)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("template", [CHATML, THINKS])
+@pytest.mark.parametrize("forks_after", ["observation", "completion"])
+def test_a_fork_is_what_a_conversation_of_its_own_would_be(talk_of, template, forks_after):
+    """Also where the template takes thoughts out of the history, so that new sequences begin."""
+
+    def said(talk, steps):
+        for place, step in enumerate(steps):
+            if place % 2:
+                talk.say(step)
+            else:
+                talk.conversation.observe(user(step))
+        return talk.conversation.sequences()
+
+    before = ["How are you?", "hm</think>good", "And now?"]
+    before += ["still</think>good"] if forks_after == "completion" else []
+    start = len(before)
+    ways = [(before + [f"{way} {step}" for step in range(start, 7)]) for way in ("one", "other")]
+    alone = [said(talk_of(template), way) for way in ways]
+    trunk, twin = talk_of(template), talk_of(template)
+    said(trunk, before)
+    twin.conversation = trunk.conversation.fork()
+    for step in range(start, 7):  # in turns, so that what they shared by mistake would show
+        for talk, way in zip((trunk, twin), ways, strict=True):
+            talk.say(way[step]) if step % 2 else talk.conversation.observe(user(way[step]))
+    for talk, sequences, way in zip((trunk, twin), alone, ways, strict=True):
+        assert same_sequences(talk.conversation.sequences(), sequences)
+        assert len(talk.conversation.messages) == len(way)
+        assert len(sequences) == (1 if template == CHATML else len(talk.conversation.forks) + 1)
+    assert (len(alone[0]) > 1) == (template == THINKS)

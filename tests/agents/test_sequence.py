@@ -92,3 +92,17 @@ def test_consistent_arrays_are_accepted():
 def test_inconsistent_arrays_are_refused(changes, message):
     with pytest.raises(TrajectoryError, match=message):
         Sequence(**arrays(**changes))
+
+
+def test_a_fork_goes_on_by_itself():
+    trunk = SequenceBuilder(parent=(0, 3), fork_reason="compacted")
+    trunk.add_context([1, 2, 3], -1)
+    shown = trunk.token_ids()
+    twin = trunk.fork()
+    trunk.add_context([4], 0)
+    twin.add_context([5, 6], 0)
+    assert trunk.token_ids().tolist() == [1, 2, 3, 4]
+    assert twin.token_ids().tolist() == [1, 2, 3, 5, 6]
+    assert shown.tolist() == [1, 2, 3]
+    assert (len(trunk.build()), len(twin.build())) == (4, 5)
+    assert (twin.build().parent, twin.build().fork_reason) == ((0, 3), "compacted")

@@ -48,6 +48,11 @@ class ByteConversation:
         query = decoded(self._builder.token_ids()) if with_query else None
         return Action(text, query=query, is_cut=completion.stop_reason.value == "length")
 
+    def fork(self):
+        twin = ByteConversation()
+        twin._builder, twin._turn, twin.messages = self._builder.fork(), self._turn, list(self.messages)
+        return twin
+
     def sequences(self):
         return (self._builder.build(),)
 

@@ -38,7 +38,7 @@ class Seat:
 
     @property
     def is_dead(self) -> bool:
-        return self.engine._dead.is_set()
+        return self.engine._is_dead
 
     async def generate(self, *arguments: Any) -> Completion:
         await asyncio.sleep(self.latency_s)

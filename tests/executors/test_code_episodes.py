@@ -1,6 +1,7 @@
 """Episodes whose environment runs the model's code in the local sandbox."""
 
 import asyncio
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -10,8 +11,10 @@ from turngym.envs.builtin.code_sandbox import CodeSandbox
 from turngym.envs.builtin.python_tool import PythonTool
 from turngym.envs.task import Task
 from turngym.errors import SandboxError
+from turngym.executors.branching import Branching
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.trajectory import EndReason, FailureKind
+from turngym.executors.tree import run_attempts
 from turngym.sandbox.registration import SANDBOXES, close_shared, shared_sandbox
 
 SAMPLING = Sampling(max_tokens=200)
@@ -72,3 +75,38 @@ def test_a_sandbox_that_fails_is_a_failed_attempt(multi_turn, monkeypatch) -> No
     trajectory, _ = play_one(multi_turn, partial(CodeSandbox, sandbox="broken", max_turns=1), task, RIGHT)
     assert trajectory.failure.kind is FailureKind.ENV
     assert "SandboxError: it is broken" in trajectory.failure.message
+
+
+def test_an_interpreter_forks_with_its_episode_and_its_copies_go_ways_of_their_own(multi_turn) -> None:
+    """What was set before the fork is there after it, in both; what one of them changes the other does not see."""
+    said = {
+        "t/0/0": "```python\nx = [40]\n```",
+        "t/0/1": "```python\nx.append(1); print('first sees', x)\n```",
+        "t/1/1": "```python\nx.append(2); print('second sees', x)\n```",
+        "t/0/2": "```python\nprint(sum(x))\n```",
+        "t/1/2": "```python\nprint(sum(x))\n```",
+        "t/0/3": r"\boxed{41}",
+        "t/1/3": r"\boxed{42}",
+    }
+
+    async def run():
+        try:
+            executor = multi_turn(partial(PythonTool, deadline_s=60))
+            engine = ScriptedEngine(lambda request: list(said[request.name].encode()))
+            task = Task("t", prompt="40 and 2?", label="42")
+            seat = nullcontext(engine)
+            leaves = await run_attempts(executor, task, (0, 1), lambda _: seat, SAMPLING, branching=Branching((0,)))
+            return leaves, (await shared_sandbox("local")).num_sessions, len(engine.requests)
+        finally:
+            await close_shared()
+
+    leaves, num_sessions, num_requests = asyncio.run(run())
+    assert [leaf.reward for leaf in leaves] == [0.0, 1.0], [leaf.failure for leaf in leaves]
+    assert leaves[1].branch_of == (0, 0)
+    outputs = [[m["content"].splitlines()[1] for m in leaf.messages[2:-1:2]] for leaf in leaves]
+    assert outputs == [
+        ["(no output)", "first sees [40, 1]", "41"],
+        ["(no output)", "second sees [40, 2]", "42"],
+    ]
+    assert num_requests == len(said)
+    assert num_sessions == 0

@@ -69,7 +69,7 @@ class FakeRolloutActor:
         if self._is_dead:
             raise EngineDeadError("vLLM is gone")
 
-    async def run_group(self, task: Task, attempts, sampling) -> Group:
+    async def run_group(self, task: Task, attempts, sampling, branching=None) -> Group:
         prompt = task.prompt
         if prompt == "kills the process" and self._script.once(prompt):
             os.kill(os.getpid(), signal.SIGKILL)

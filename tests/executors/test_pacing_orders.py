@@ -8,7 +8,8 @@ import pytest
 from turngym.agents.base import Sampling
 from turngym.agents.sequence import Sequence
 from turngym.envs.task import Task
-from turngym.executors.dispatch import Dispatcher, RolloutPlan, Taken
+from turngym.executors.branching import Branching
+from turngym.executors.dispatch import Dispatcher, Job, RolloutPlan, Taken
 from turngym.executors.draws import Draw
 from turngym.executors.fleet_engine import Order, Outcome
 from turngym.executors.pacing import Pace
@@ -163,3 +164,13 @@ def test_waits_for_the_only_group_that_the_next_batches_have_no_room_for():
     assert not pace.must_wait([], [6, 6], 5)
     assert pace.must_wait([6], [6, 6], 5)  # three for the next batch
     assert not pace.must_wait([6, 6, 6], [], 5)  # nothing runs: waiting brings nothing
+
+
+def test_what_is_learned_from_branches_and_what_is_only_evaluated_does_not():
+    plan = RolloutPlan((0, 1), SAMPLING, branching=Branching((0,)))
+    dispatcher = Dispatcher(Tasks(1), Pace(1), plan)
+    dispatcher.begin_batch(0, 1, 0.0)
+    dispatcher.add(Job(Task(id="held out"), (0, 1), SAMPLING, 0, done=lambda group: None))
+    orders: list[Order] = []
+    dispatcher.orders(lambda order: not orders.append(order), 0.0)
+    assert {order.task.id: order.branching for order in orders} == {"held out": None, "0": Branching((0,))}

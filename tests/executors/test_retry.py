@@ -141,7 +141,16 @@ def test_a_request_that_fails_once_is_tried_again(multi_turn, echo, task):
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_each_kind_of_failure_is_retried_or_not(task, monkeypatch, kind):
     """FAULTS 1, 23, 24, 27: what may pass is tried again, after a pause that grows."""
-    once = {"engine_dead", "template", "prompt_too_long", "env_unavailable", "cancelled", "lost", "stale"}
+    once = {
+        "engine_dead",
+        "template",
+        "prompt_too_long",
+        "env_unavailable",
+        "fork_refused",
+        "cancelled",
+        "lost",
+        "stale",
+    }
     pauses = []
     runs = []
 

@@ -1,13 +1,16 @@
 """A rollout actor passes on what the run asks of its engine, and lets its episodes sample in lockstep."""
 
 import asyncio
+import copy
 from pathlib import Path
 
 import pytest
 
 from turngym.agents.base import Sampling
+from turngym.envs.base import Env
 from turngym.envs.factory import EnvFactory
 from turngym.envs.task import Task
+from turngym.executors.branching import Branching
 from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.lockstep import Lockstep
 from turngym.executors.engines.scripted import ScriptedEngine
@@ -37,10 +40,10 @@ class Recording(ScriptedEngine):
 def actor(tiny_model: Path, echo):
     """Make an actor whose engine is scripted."""
 
-    def make(determinism_seed: int | None) -> RolloutActor:
+    def make(determinism_seed: int | None, env_class: type[Env] = echo) -> RolloutActor:
         config = RolloutConfig(
             VllmConfig(str(tiny_model), "float32", max_context=256),
-            EnvFactory("echo", echo),
+            EnvFactory("echo", env_class),
             Limits(max_turns=2),
             determinism_seed=determinism_seed,
         )
@@ -74,13 +77,40 @@ async def test_a_failed_attempt_leaves_its_seat(actor, monkeypatch):
     async def breaks(*arguments, **named):
         raise RuntimeError("an attempt broke")
 
-    monkeypatch.setattr("turngym.executors.rollout_actor.retrying", breaks)
+    monkeypatch.setattr("turngym.executors.tree.retrying", breaks)
     with pytest.raises(RuntimeError, match="an attempt broke"):
         await deterministic.run_group(Task(id="a", prompt="go"), (0, 1), Sampling(4))
     monkeypatch.undo()
     async with asyncio.timeout(60):
         await deterministic.run_group(Task(id="b", prompt="go"), (0,), Sampling(4))
     assert deterministic._engine.waves[0] == ["b/0/0"]
+    await deterministic.close()
+
+
+async def test_attempts_that_branch_off_sample_in_lockstep_from_then_on(actor, echo):
+    """Nobody waits for one that has not branched off; all wait for one that has, if its fork failed too."""
+
+    class Forks(echo):
+        can_fork = True
+        num_forks = 0
+
+        def fork(self):
+            Forks.num_forks += 1
+            if Forks.num_forks == 2:
+                raise OSError("down")
+            return copy.copy(self)
+
+    deterministic = actor(7, Forks)
+    await deterministic.expect(5)
+    async with asyncio.timeout(60):
+        groups = await asyncio.gather(
+            deterministic.run_group(Task(id="a", prompt="go"), (0, 1, 2), Sampling(4), Branching((0,), 3)),
+            deterministic.run_group(Task(id="b", prompt="go"), (0, 1), Sampling(4)),
+        )
+    waves = [["a/0/0", "b/0/0", "b/1/0"], ["a/0/1", "a/1/1", "a/2/0", "b/0/1", "b/1/1"], ["a/2/1"]]
+    assert deterministic._engine.waves == waves
+    assert [t.branch_of for t in groups[0].trajectories] == [None, (0, 0), None]
+    assert len({request.sampling.seed for request in deterministic._engine.requests}) == 9
     await deterministic.close()
 
 

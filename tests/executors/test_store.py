@@ -259,3 +259,14 @@ def test_a_line_that_is_no_trajectory_is_refused_by_its_place(tmp_path, wanted, 
 
 def test_an_empty_folder_holds_nothing(tmp_path):
     assert list(TrajectoryStore(tmp_path / "absent").read()) == []
+
+
+def test_what_an_attempt_branched_off_is_kept_and_may_be_missing(tmp_path):
+    store = TrajectoryStore(tmp_path)
+    path = store.write(1, [trajectory(0), trajectory(1, branch_of=(0, 2))])
+    assert [one.trajectory.branch_of for one in store.read()] == [None, (0, 2)]
+    lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    for line in lines:
+        del line["branch_of"]  # as it was before there were trees
+    path.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    assert [one.trajectory.branch_of for one in store.read()] == [None, None]

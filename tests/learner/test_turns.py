@@ -1,12 +1,15 @@
 """Rewards and states of single turns, taken from trajectories."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from turngym.envs.task import Task
 from turngym.errors import TrajectoryError
+from turngym.executors.buffer import Group
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
-from turngym.learner.turns import turn_rewards, turn_states
+from turngym.learner.turns import turn_rewards, turn_sharing, turn_states
 
 
 def says(role, content, **more):
@@ -125,3 +128,31 @@ def test_what_followed_the_last_completion_is_no_state():
 def test_missing_messages_are_named():
     with pytest.raises(TrajectoryError, match="task 't', attempt 0: 2 turns and only 1 assistant messages"):
         turn_states([trajectory([0, 0], [says("user", "go"), says("assistant", "a")])])
+
+
+def family(*branches, num_turns=3, task="t"):
+    """A group whose attempts branched off others."""
+    made = [trajectory([0.0] * num_turns, task=task) for _ in branches]
+    numbered = (replace(t, attempt=a, branch_of=b) for a, (t, b) in enumerate(zip(made, branches, strict=True)))
+    return Group(Task(task), tuple(numbered))
+
+
+def test_how_many_attempts_have_a_turn_in_common():
+    """Attempts 1 and 2 leave 0 after turns 1 and 0, 3 leaves 2 after turn 1; 4 is alone."""
+    group = family(None, (0, 1), (0, 0), (2, 1), None)
+    sharing = turn_sharing([group], np.ones(5, bool))
+    assert sharing.tolist() == [[4, 2, 1], [4, 2, 1], [4, 2, 1], [4, 2, 1], [1, 1, 1]]
+
+
+def test_only_valid_attempts_of_the_same_group_count():
+    groups = [family(None, (0, 0)), family(None, (0, 2), task="other")]
+    assert turn_sharing(groups, np.ones(4, bool)).tolist() == [[2, 1, 1]] * 2 + [[2, 2, 2]] * 2
+    assert turn_sharing(groups, np.array([False, True, True, True])).tolist()[1] == [1, 1, 1]
+
+
+def test_without_branches_nothing_is_shared():
+    assert turn_sharing([family(None, None)], np.ones(2, bool)) is None
+
+
+def test_only_the_first_prompt_in_common_is_no_turn():
+    assert turn_sharing([family(None, (0, -1))], np.ones(2, bool)).tolist() == [[1, 1, 1]] * 2

@@ -1,6 +1,7 @@
 """Environments that do in `step` what the action names; made in other processes by this file's path."""
 
 import asyncio
+import copy
 import ctypes
 import os
 import signal
@@ -29,6 +30,7 @@ class Odd(Env):
     def __init__(self, log: str | None = None, slow_s: float = 0.0) -> None:
         time.sleep(slow_s)
         self._log = None if log is None else Path(log)
+        self.can, self.fork_s, self.words = True, 0.0, []
 
     def reset(self, *, seed=None, options=None):
         return options["task"].prompt or "go", {}
@@ -42,6 +44,26 @@ class Odd(Env):
         if self._log is not None:
             with self._log.open("a") as file:
                 file.write("closed\n")
+
+    @property
+    def can_fork(self):
+        return self.can
+
+    def fork(self):
+        time.sleep(self.fork_s)
+        twin = copy.copy(self)
+        twin.words = list(self.words)
+        return twin
+
+    def _can(self, answer):
+        self.can = answer == "fork"
+
+    def _forks_in(self, seconds):
+        self.fork_s = float(seconds)
+
+    def _say(self, word):
+        self.words.append(word)
+        return " ".join(self.words)
 
     def _pid(self, _):
         return os.getpid()
@@ -83,6 +105,9 @@ class AsyncOdd(AsyncEnv):
 
     family = "odd"
 
+    def __init__(self) -> None:
+        self.can, self.words = True, []
+
     async def reset(self, *, seed=None, options=None):
         self._task = asyncio.current_task()
         return "go", {}
@@ -92,7 +117,23 @@ class AsyncOdd(AsyncEnv):
         return str(await getattr(self, f"_{what}")(argument)), 1.0, True, False, {}
 
     async def close(self):
-        assert asyncio.current_task() is self._task, "closed by another task than the one that reset it"
+        assert asyncio.current_task() is self._task, "closed by another task than the one that reset or forked it"
+
+    @property
+    def can_fork(self):
+        return self.can
+
+    async def fork(self):
+        twin = copy.copy(self)
+        twin.words, twin._task = list(self.words), asyncio.current_task()
+        return twin
+
+    async def _can(self, answer):
+        self.can = answer == "fork"
+
+    async def _say(self, word):
+        self.words.append(word)
+        return " ".join(self.words)
 
     async def _pid(self, _):
         return os.getpid()

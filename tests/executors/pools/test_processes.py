@@ -154,12 +154,13 @@ async def test_a_cancelled_making_leaves_no_environment(pool, bad_env, until, tm
     assert (tmp_path / "log").read_text() == "closed\n"
 
 
-async def test_what_cannot_be_sent_is_said(pool):
+async def test_what_cannot_be_sent_is_said(pool, until):
     class Local(Env):
         pass
 
     with pytest.raises(EnvError, match=r"making Local: what a worker process needs cannot be pickled.*named classes"):
         await pool.make(Local, 30)
+    await until(lambda: pool.stats().counts.num_envs == 0)  # or its closing would end with this test's loop
 
 
 async def test_states_are_kept_per_worker_and_dealt_out_again(bad_env, one_step):
@@ -182,3 +183,30 @@ async def test_states_are_kept_per_worker_and_dealt_out_again(bad_env, one_step)
         with pytest.raises(EnvError, match="before the first environment"):
             pool.load_state_dict(states)
         await closed(pool, before)
+
+
+async def test_an_environment_forks_inside_its_worker(pool, bad_env, until, tmp_path):
+    one = await pool.make(bad_env("Odd", log=str(tmp_path / "log")), 30)
+    await one.reset(Task(id="t"), 30)
+    await one.step(Action("say both"), 30)
+    twin = await one.fork(30)
+    assert twin.name == "Odd"
+    assert await twin.step(Action("pid"), 30) == await one.step(Action("pid"), 30)
+    assert (await twin.step(Action("say twin"), 30))[0] == "both twin"
+    assert (await one.step(Action("say one"), 30))[0] == "both one"
+    await one.step(Action("can not"), 30)
+    assert await one.fork(30) is None
+    await until(lambda: pool.stats().counts.num_envs == 2)
+    await close_all(one, twin)
+    assert (tmp_path / "log").read_text() == "closed\n" * 2
+
+
+async def test_a_fork_past_its_deadline_takes_its_worker_down(pool, bad_env, until):
+    one, other, _ = envs = await two_envs(pool, bad_env("Odd"))
+    await one.step(Action("forks_in 60"), 30)
+    with pytest.raises(DeadlineError, match=r"Odd\.fork took longer than its deadline of 0\.2 s"):
+        await one.fork(0.2)
+    with pytest.raises(EnvLostError):
+        await other.fork(30)
+    await close_all(*envs)
+    await until(lambda: pool.stats().counts.num_envs == 0)

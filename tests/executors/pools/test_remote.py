@@ -169,3 +169,18 @@ async def test_a_resource_that_no_node_has_is_said_in_time(bad_env):
     with pytest.raises(ConfigError, match="spaceship"):
         await pool.make(bad_env("Odd"), 30)
     pool.close()
+
+
+@pytest.mark.parametrize("name", ["Odd", "AsyncOdd"])
+async def test_environments_fork_in_their_worker(make_remote_pool, bad_env, name, until):
+    pool = make_remote_pool()
+    one = await reset(pool, bad_env(name))
+    await seen(one, "say both")
+    twin = await one.fork(30)
+    assert await seen(twin, "pid") == await seen(one, "pid")
+    assert (await seen(twin, "say twin"), await seen(one, "say one")) == ("both twin", "both one")
+    await seen(one, "can not")
+    assert await one.fork(30) is None
+    await until(lambda: pool.stats().counts.num_envs == 2)
+    await twin.close()
+    await one.close()

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -219,3 +220,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(recorded):
         assert process.wait(120) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+def test_attempts_that_branched_off_another_say_so(traces, recorded, tmp_path):
+    (one, *_) = [stored.trajectory for stored in TrajectoryStore(recorded / "trajectories" / "train").read()]
+    TrajectoryStore(tmp_path).write(1, [one, replace(one, attempt=1, branch_of=(0, 0))])
+    _, out, _ = traces("view", str(tmp_path))
+    assert [line.split()[2:5] for line in out.splitlines()[1:3]][1] == ["1", "of", "0"]
+    _, out, _ = traces("view", str(tmp_path), "--json")
+    assert [json.loads(line)["branch_of"] for line in out.splitlines()] == [None, [0, 0]]
+    _, out, _ = traces("view", str(tmp_path), "1/Guess/train/7/1")
+    assert "branch     off attempt 0, whose turns up to 0 it shares" in out
