@@ -43,6 +43,7 @@ def settings(tiny_model, tmp_path):
     return parse_train(given.split())
 
 
+@pytest.mark.slow
 def test_a_step_of_python_tool_whose_attempts_branch(settings, tiny_model):
     """Rewards 1, 0, 0, 0: less their mean 3/4, -1/4, -1/4, -1/4, and where two of four share a turn times 3/2."""
     inputs, plan = check_inputs(settings), rollout_plan(settings)

@@ -3,10 +3,12 @@
 import pytest
 
 from turngym.config import parse_train
+from turngym.envs.resolve import resolve
 from turngym.errors import ConfigError
 from turngym.executors.branching import Branching
 from turngym.learner.from_settings import rollout_plan
 from turngym.learner.inputs import check_inputs
+from turngym.learner.option_branches import check_can_fork
 from turngym.learner.option_pairs import check_pairs, complaints
 from turngym.learner.option_ranges import check_ranges
 
@@ -59,12 +61,10 @@ def test_one_tree_for_all_attempts_is_doubtful_where_they_are_compared():
         assert not [said for said in complaints(settings(other)) if "branch" in said]
 
 
-def test_the_environment_must_be_able_to_fork(tiny_model, tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"input": "1+1", "label": "2"}\n')
-    data = f"--data.prompt_dataset {tmp_path / 'rows.jsonl'} --data.label_key label"
-    model = f"--actor.model_name_or_path {tiny_model} --rollout.branch_at 0"
+def test_the_environment_must_be_able_to_fork(tiny_model):
+    given = settings(f"--agent env:Guess --actor.model_name_or_path {tiny_model} --rollout.branch_at 0")
     with pytest.raises(ConfigError, match=r"wants an environment that can fork, and 'Guess' \(Guess\) has no fork"):
-        check_inputs(settings(f"--agent env:Guess {model}"))
+        check_inputs(given)
     for name in ("PythonTool", "CodeSandbox"):
-        spec = f"--agent env:{name} {model}"
-        check_inputs(settings(f"{spec} {data}" if name == "PythonTool" else spec))
+        check_can_fork(given, resolve(name, {}))
+    check_can_fork(settings("--agent env:Guess"), resolve("Guess", {}))
