@@ -105,6 +105,7 @@ RANGES: Mapping[str, Range] = {
     "vllm.kv_cache_gib": POSITIVE,
     "vllm.sync_timeout_s": POSITIVE,
     "vllm.start_timeout_s": POSITIVE,
+    "vllm.hang_timeout_s": POSITIVE,
     "vllm.max_restarts": NOT_NEGATIVE,
     "ds.lora.rank": NOT_NEGATIVE,
     "ds.lora.alpha": COUNT,

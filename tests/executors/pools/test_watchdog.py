@@ -33,7 +33,7 @@ class Sleeps(Base):
 
 class Computes(Base):
     async def work(self):
-        re.fullmatch(r"(a+)+b", "a" * 23)  # seconds of backtracking that hold the interpreter's lock
+        re.fullmatch(r"(a+)+b", "a" * 26)  # seconds of backtracking that hold the interpreter's lock
 
 
 @pytest.mark.parametrize(("env_class", "line"), [(Sleeps, "time.sleep(1.2)"), (Computes, "re.fullmatch")])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from turngym.agents.base import Sampling, StopReason
+from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.sequence import SequenceBuilder
 from turngym.envs.base import Env
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
@@ -184,8 +184,9 @@ def test_a_fork_is_seen_in_the_turn_it_happens_in(play):
     child.add_context(whole.token_ids[before], -1)
     child.add_context(list(b"_u:hot|>"), 0)
     first, second = (np.flatnonzero(whole.is_action & (whole.turn == turn)) for turn in (0, 1))
-    parent._extend(whole.token_ids[first], whole.logprobs[first], whole.versions[first], 0)
-    child._extend(whole.token_ids[second], whole.logprobs[second], whole.versions[second], 1)
+    for builder, places, turn in ((parent, first, 0), (child, second, 1)):
+        said = whole.token_ids[places], whole.logprobs[places], whole.versions[places]
+        builder.add_completion(Completion(*said, StopReason.STOP), SAMPLING, turn)
     child.add_context(whole.token_ids[second[-1] + 1 :], 1)
     forked = replace(recorded, sequences=(parent.build(), child.build()))
     assert [turn.token_ids.tolist() for turn in turns_of(forked)[1:]] == [[97], [98]]
