@@ -438,6 +438,8 @@ def kill_tree(pid: int, spare=frozenset()) -> None:
         kill_tree(child, spare)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+    while not is_gone(pid):
+        time.sleep(POLL_S)
 
 
 PlainSandbox.session_class = PlainSession
