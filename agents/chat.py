@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,13 +82,22 @@ def agent_for(tokenizer: "PreTrainedTokenizerBase") -> ChatAgent:
     return ChatAgent(tokenizer, apply_chat_template=bool(tokenizer.chat_template))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Piece:
-    """Tokens appended at once; `end` is where their text ends in the template's view, once known."""
+    """Tokens `start` to `stop`, appended at once; `end` is where their text ends in the template's view, once known."""
 
-    token_ids: NDArray[np.int32]
+    start: int
+    stop: int
     turn: int
     end: int
+
+
+class _Answer(NamedTuple):
+    """A completion: its tokens, how many special ones it ends with, and the text before those."""
+
+    token_ids: NDArray[np.int32]
+    num_end: int
+    body: str
 
 
 class ChatConversation:
@@ -104,7 +113,7 @@ class ChatConversation:
         # The template's own text of all that was shown and said, up to the last observation; None
         # where raw text came between, which no template can render.
         self._view: str | None = "" if template else None
-        self._answer: NDArray[np.int32] | None = None  # the last completion, if nothing answered it yet
+        self._answer: _Answer | None = None  # the last completion, if nothing answered it yet
         self._turn = BEFORE_FIRST_TURN
         self._builder = SequenceBuilder()
         self._pieces: list[_Piece] = []  # of the sequence being built
@@ -156,15 +165,15 @@ class ChatConversation:
         ids = completion.token_ids
         if self._answer is not None:
             self._view = None  # two completions on end: the model went on by itself, which is no chat
-        self._answer = ids
         self._has_actions = self._has_actions or len(ids) > 0
-        self._pieces.append(_Piece(ids, self._turn, -1))
+        self._note_piece(len(ids), -1)
         num_end = self._codec.num_special(ids[::-1], _MOST_END_TOKENS)
         body = self._codec.decode(ids[: len(ids) - num_end])
+        self._answer = _Answer(ids, num_end, body)
         self._messages.append(Message(role="assistant", content=body))
         return Action(
-            self._codec.decode(ids, skip_special_tokens=True),
-            raw=self._codec.decode(ids),
+            self._codec.without_special(ids, num_end, body),
+            raw=self._codec.decode(ids) if num_end else body,
             query=self._codec.decode(self._builder.token_ids()) if with_query else None,
             is_cut=completion.stop_reason is StopReason.LENGTH,
         )
@@ -226,26 +235,31 @@ class ChatConversation:
         if self._answer is None:
             yield NOTHING_SAID
             return
-        ids = self._answer
-        most = self._codec.num_special(ids[::-1], _MOST_END_TOKENS)
+        ids, most, body = self._answer
         for num_end in range(most, -1, -1):
             end_ids = ids[len(ids) - num_end :]
             # A stop token that the template does not write is part of the answer, and the template's
             # end follows it; but no end of the template's own is written twice.
-            if most and not num_end and template.shape.is_end(self._codec.decode(ids[-1:])):
+            if most and not num_end and template.shape.is_end(self._codec.decode_few(ids[-1:])):
                 return
-            body = self._codec.decode(ids[: len(ids) - num_end])
+            if num_end < most:
+                body = self._codec.decode(ids[: len(ids) - num_end])
             for message in template.answers(body):
-                yield Reading([message], body, self._codec.decode(end_ids))
+                yield Reading([message], body, self._codec.decode_few(end_ids))
 
     def _encode_next(self, text: str) -> NDArray[np.int32]:
-        before = self._pieces[-1].token_ids if self._pieces else np.empty(0, np.int32)
-        return self._codec.encode_after(before, text)
+        start, stop = (self._pieces[-1].start, self._pieces[-1].stop) if self._pieces else (0, 0)
+        return self._codec.encode_after(self._builder.token_ids()[start:stop], text)
 
     def _append(self, token_ids: NDArray[np.int32], end: int = -1) -> None:
         self._builder.add_context(token_ids, self._turn)
-        self._pieces.append(_Piece(token_ids, self._turn, end))
+        self._note_piece(len(token_ids), end)
         self._answer = None
+
+    def _note_piece(self, length: int, end: int) -> None:
+        """Remember what the builder took last."""
+        stop = self._builder.num_tokens
+        self._pieces.append(_Piece(stop - length, stop, self._turn, end))
 
     def _fork(self, view: str, text: str, reason: str) -> None:
         """Begin a new sequence: the pieces that the template keeps, as they were, and its rendering of the rest."""
@@ -256,9 +270,10 @@ class ChatConversation:
             self._forks.append(reason)
         self._pieces = kept
         rest = self._encode_next(text[kept[-1].end if kept else 0 :])
-        self._builder = self._new_builder(np.concatenate([*(piece.token_ids for piece in kept), rest]))
+        kept_ids = self._builder.token_ids()[: kept[-1].stop if kept else 0]
+        self._builder = self._new_builder(np.concatenate([kept_ids, rest]))
         for piece in kept:
-            self._builder.add_context(piece.token_ids, piece.turn)
+            self._builder.add_context(kept_ids[piece.start : piece.stop], piece.turn)
         self._has_actions = False
         self._append(rest, len(text))
 

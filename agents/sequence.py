@@ -1,15 +1,13 @@
 """The tokens of one context, as arrays of one length, and the builder that grows them."""
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import TrajectoryError
 from .base import Completion, Sampling
-
-Number = TypeVar("Number", np.int32, np.float32)
 
 NO_VERSION = -1
 BEFORE_FIRST_TURN = -1
@@ -62,22 +60,19 @@ class Sequence:
 
 
 class SequenceBuilder:
-    """Grows one sequence by whole pieces; nothing is done per token."""
+    """Grows one sequence by whole pieces; nothing is done per token, and no token is copied twice as often as others."""
 
     def __init__(self, parent: tuple[int, int] | None = None, fork_reason: str | None = None) -> None:
         self._parent = parent
         self._fork_reason = fork_reason
-        self._token_ids: list[NDArray[np.int32]] = []
-        self._logprobs: list[NDArray[np.float32]] = []
-        self._versions: list[NDArray[np.int32]] = []
-        self._turn: list[NDArray[np.int32]] = []
+        self._token_ids = np.empty(0, np.int32)  # room for some more than there are
+        self._pieces: list[_Piece] = []
         self._samplings: dict[int, Sampling] = {}
         self.num_tokens = 0
 
     def add_context(self, token_ids: ArrayLike, turn: int) -> None:
         """Append tokens that were shown, not sampled."""
-        ids = np.asarray(token_ids, dtype=np.int32)
-        self._extend(ids, np.full(len(ids), np.nan, np.float32), np.full(len(ids), NO_VERSION, np.int32), turn)
+        self._extend(np.asarray(token_ids, dtype=np.int32), turn, None, None)
 
     def add_completion(self, completion: Completion, sampling: Sampling, turn: int) -> None:
         """Append what was sampled, as it is."""
@@ -87,37 +82,58 @@ class SequenceBuilder:
                 "(zeros never stand in for what is not known)"
             )
         self._samplings[turn] = sampling
-        self._extend(completion.token_ids, completion.logprobs, completion.versions, turn)
+        self._extend(completion.token_ids, turn, completion.logprobs, completion.versions)
 
     def token_ids(self) -> NDArray[np.int32]:
-        """All ids so far; what the engine is to see next."""
-        if len(self._token_ids) > 1:
-            self._token_ids = [np.concatenate(self._token_ids)]
-        return self._token_ids[0] if self._token_ids else np.empty(0, np.int32)
+        """All ids so far, what the engine is to see next; read-only, and no copy."""
+        ids = self._token_ids[: self.num_tokens]
+        ids.flags.writeable = False
+        return ids
 
     def build(self) -> Sequence:
         """Freeze what was gathered."""
-        versions = _joined(self._versions, np.int32)
+        logprobs = np.full(self.num_tokens, np.nan, np.float32)
+        versions = np.full(self.num_tokens, NO_VERSION, np.int32)
+        turn = np.empty(self.num_tokens, np.int32)
+        start = 0
+        for piece in self._pieces:
+            turn[start : piece.stop] = piece.turn
+            if piece.logprobs is not None:
+                logprobs[start : piece.stop] = piece.logprobs
+                versions[start : piece.stop] = piece.versions
+            start = piece.stop
         return Sequence(
-            token_ids=self.token_ids(),
+            token_ids=self._token_ids[: self.num_tokens].copy(),
             is_action=versions >= 0,
-            logprobs=_joined(self._logprobs, np.float32),
+            logprobs=logprobs,
             versions=versions,
-            turn=_joined(self._turn, np.int32),
+            turn=turn,
             samplings=dict(self._samplings),
             parent=self._parent,
             fork_reason=self._fork_reason,
         )
 
     def _extend(
-        self, ids: NDArray[np.int32], logprobs: NDArray[np.float32], versions: NDArray[np.int32], turn: int
+        self,
+        ids: NDArray[np.int32],
+        turn: int,
+        logprobs: NDArray[np.float32] | None,
+        versions: NDArray[np.int32] | None,
     ) -> None:
-        self._token_ids.append(ids)
-        self._logprobs.append(logprobs)
-        self._versions.append(versions)
-        self._turn.append(np.full(len(ids), turn, np.int32))
-        self.num_tokens += len(ids)
+        start, stop = self.num_tokens, self.num_tokens + len(ids)
+        if stop > len(self._token_ids):
+            grown = np.empty(stop + start // 2, np.int32)
+            grown[:start] = self._token_ids[:start]
+            self._token_ids = grown  # views that were given away keep the old one
+        self._token_ids[start:stop] = ids
+        self._pieces.append(_Piece(stop, turn, logprobs, versions))
+        self.num_tokens = stop
 
 
-def _joined(pieces: list[NDArray[Number]], dtype: type[Number]) -> NDArray[Number]:
-    return np.concatenate(pieces) if pieces else np.empty(0, dtype)
+class _Piece(NamedTuple):
+    """What was appended at once, up to `stop`; context has no logprobs and no versions."""
+
+    stop: int
+    turn: int
+    logprobs: NDArray[np.float32] | None
+    versions: NDArray[np.int32] | None

@@ -1,5 +1,7 @@
 """Text to token ids and back, exactly: no added special tokens, no cleaned-up spaces."""
 
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -9,10 +11,12 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 # How far back to look for a special token that the next piece of text can be anchored to.
 _ANCHOR_TOKENS = 8
+_MOST_TEXTS = 256
 
 
 def load_tokenizer(path: str) -> "PreTrainedTokenizerBase":
@@ -34,13 +38,15 @@ class Codec:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._tokenizer = tokenizer
+        self._backend = _plain_backend(tokenizer)
         added = tokenizer.added_tokens_decoder.items()
-        self._special = frozenset(tokenizer.all_special_ids) | {index for index, token in added if token.special}
+        self._skipped = frozenset(index for index, token in added if token.special)
+        self._special = frozenset(tokenizer.all_special_ids) | self._skipped
+        self._text_of_few = lru_cache(_MOST_TEXTS)(self._decoded)
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Tokenise text; special tokens written out in it become their ids, none is added."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False, verbose=False)
-        return np.asarray(ids, dtype=np.int32)
+        return np.asarray(self._encoded(text), np.int32)
 
     def encode_after(self, before: NDArray[np.int32], text: str) -> NDArray[np.int32]:
         """Tokenise text that follows `before`, as if both had been tokenised together.
@@ -48,21 +54,32 @@ class Codec:
         Some tokenizers treat the beginning of a text in a way of their own (they put a space before
         it), so the text is tokenised behind the nearest special token where there is one.
         """
-        tail = before[-_ANCHOR_TOKENS:]
-        anchors = [place for place, token_id in enumerate(tail.tolist()) if token_id in self._special]
+        tail = before[-_ANCHOR_TOKENS:].tolist()
+        anchors = [place for place, token_id in enumerate(tail) if token_id in self._special]
         if not anchors or not text:
             return self.encode(text)
         anchor = tail[anchors[-1] :]
-        together = self.encode(self.decode(anchor) + text)
+        together = self._encoded(self._text_of_few(tuple(anchor)) + text)
         # Where the text melts into its anchor, the anchor's tokens stand: the model has seen them.
-        return together[len(anchor) :] if np.array_equal(together[: len(anchor)], anchor) else self.encode(text)
+        if together[: len(anchor)] != anchor:
+            return self.encode(text)
+        return np.asarray(together[len(anchor) :], np.int32)
 
     def decode(self, token_ids: NDArray[np.int32], *, skip_special_tokens: bool = False) -> str:
         """Return the text of token ids; bytes that are no UTF-8 become U+FFFD."""
-        text = self._tokenizer.decode(
-            token_ids.tolist(), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
-        )
-        return cast(str, text)
+        return self._decoded(token_ids.tolist(), skip_special_tokens)
+
+    def decode_few(self, token_ids: NDArray[np.int32]) -> str:
+        """Return the text of a few ids that come again and again, such as the end of a turn."""
+        return self._text_of_few(tuple(token_ids.tolist()))
+
+    def without_special(self, token_ids: NDArray[np.int32], num_end: int, body: str) -> str:
+        """Return the text without special tokens; `body` is the text of all but the last `num_end`, which are special."""
+        ids = token_ids.tolist()
+        middle = len(ids) - num_end
+        if self._backend and self._skipped.issuperset(ids[middle:]) and self._special.isdisjoint(ids[:middle]):
+            return body
+        return self._decoded(ids, True)
 
     def num_special(self, token_ids: NDArray[np.int32], most: int) -> int:
         """Count the special tokens that these ids begin with, up to `most`."""
@@ -70,3 +87,40 @@ class Codec:
         while count < min(most, len(token_ids)) and int(token_ids[count]) in self._special:
             count += 1
         return count
+
+    def _encoded(self, text: str) -> list[int]:
+        backend, tokenizer = self._backend, self._tokenizer
+        if (
+            backend is None
+            or backend.truncation is not None
+            or backend.padding is not None
+            or backend.encode_special_tokens != tokenizer.split_special_tokens
+        ):
+            ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)  # sets its backend right again
+        else:
+            ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return cast(list[int], ids)
+
+    def _decoded(self, token_ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        ids = list(token_ids)
+        if self._backend is not None:
+            return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        text = self._tokenizer.decode(
+            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+        return cast(str, text)
+
+
+def _plain_backend(tokenizer: "PreTrainedTokenizerBase") -> "Tokenizer | None":
+    """Return the tokenizer in Rust, where transformers only passes texts and ids on to it, token by token in Python."""
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+    kind = type(tokenizer)
+    is_plain = (
+        isinstance(tokenizer, PreTrainedTokenizerFast)
+        and kind.encode is PreTrainedTokenizerBase.encode
+        and kind.decode is PreTrainedTokenizerBase.decode
+        and kind._encode_plus is PreTrainedTokenizerFast._encode_plus
+        and kind._decode is PreTrainedTokenizerFast._decode
+    )
+    return tokenizer.backend_tokenizer if is_plain else None

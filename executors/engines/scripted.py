@@ -32,6 +32,7 @@ class _Work:
     seconds: float = 0.0
     done_s: float = 0.0
     since: float | None = None  # when it last began to go on; None while it does not
+    alarm: "asyncio.Future[bool] | None" = None  # rings when its time is over (True), or when it must look up
 
     def advance(self, now: float) -> None:
         """Count the time that has passed, and stop the clock."""
@@ -59,6 +60,7 @@ class ScriptedEngine:
         token_latency_s: How long a request takes for each of its tokens.
         pause_timeout_s: How long `pause` waits for running requests.
         scoring_temperature: Of the distribution that `score` answers from.
+        keep_requests: Whether `requests` holds every request; it grows without bound.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class ScriptedEngine:
         token_latency_s: float = 0.0,
         pause_timeout_s: float = 60.0,
         scoring_temperature: float = 1.0,
+        keep_requests: bool = True,
     ) -> None:
         self._policy = ToyPolicy(vocab_size)
         self._script = script_of(script, self._policy)
@@ -82,7 +85,6 @@ class ScriptedEngine:
         self._version = 0
         self._running: set[_Work] = set()
         self._is_holding = False
-        self._disturbed = asyncio.Event()  # running requests must look up: time stops, or the engine is dead
         self._going = asyncio.Event()
         self._going.set()
         self._idle = asyncio.Event()
@@ -92,7 +94,9 @@ class ScriptedEngine:
         self._dead = asyncio.Event()
         self._death = ""
         self._staged: dict[str, torch.Tensor] | None = None
-        self.requests: list[Request] = []
+        self._keep_requests = keep_requests
+        self._num_requests = 0
+        self.requests: list[Request] = []  # those that were admitted
         self.tensors: dict[str, torch.Tensor] = {}  # as the last update left them
 
     @property
@@ -148,7 +152,7 @@ class ScriptedEngine:
         """Die: running and held requests fail at once, as does everything that comes."""
         self._death = reason
         self._dead.set()
-        self._disturbed.set()
+        self._disturb()
         self._going.set()
         self._open.set()
 
@@ -208,7 +212,6 @@ class ScriptedEngine:
         if self._staged is not None:
             raise WeightSyncError("an update was begun and not finished; finish one before resume()")
         self._is_holding = False
-        self._disturbed.clear()
         self._going.set()
         self._open.set()
 
@@ -234,8 +237,10 @@ class ScriptedEngine:
 
     async def _answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, name: str, work: _Work) -> Completion:
         await self.health()
-        request = Request(prompt_ids, sampling, name, len(self.requests))
-        self.requests.append(request)
+        request = Request(prompt_ids, sampling, name, self._num_requests)
+        self._num_requests += 1
+        if self._keep_requests:
+            self.requests.append(request)
         try:
             reply = self._script(request)
         except EngineDeadError as error:
@@ -254,19 +259,23 @@ class ScriptedEngine:
 
     async def _pass(self, work: _Work) -> None:
         """Let the work's time pass on the event loop's clock, unless the engine dies meanwhile."""
-        clock = asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
         while work.done_s < work.seconds:
-            await self._going.wait()
+            while not self._going.is_set():
+                await self._going.wait()
             await self.health()
-            work.since = clock()
+            work.since = loop.time()
+            # Of its own: among thousands that wait for one event, each that leaves is looked for from the first on.
+            work.alarm = loop.create_future()
+            timer = loop.call_later(work.seconds - work.done_s, _ring, work.alarm, True)
             try:
-                async with asyncio.timeout(work.seconds - work.done_s):
-                    await self._disturbed.wait()
-            except TimeoutError:
-                if work.since is not None:  # else it was held in this very moment
+                if await work.alarm and work.since is not None:  # else it was held in this very moment
                     work.done_s = work.seconds
-            work.advance(clock())
+            finally:
+                timer.cancel()
+                work.alarm = None
+            work.advance(loop.time())
         await self._going.wait()
         await self.health()
 
@@ -276,5 +285,16 @@ class ScriptedEngine:
         for work in self._running:
             work.advance(now)
         self._is_holding = True
-        self._disturbed.set()
         self._going.clear()
+        self._disturb()
+
+    def _disturb(self) -> None:
+        """Have running requests look up: time stops, or the engine is dead."""
+        for work in self._running:
+            if work.alarm is not None:
+                _ring(work.alarm, False)
+
+
+def _ring(alarm: "asyncio.Future[bool]", is_over: bool) -> None:
+    if not alarm.done():
+        alarm.set_result(is_over)

@@ -5,6 +5,7 @@ import pytest
 
 from turngym.agents import ChatAgent, StopReason
 from turngym.agents.chat import ChatConversation, agent_for
+from turngym.agents.tokenizer import Codec
 from turngym.envs.messages import RawText
 from turngym.errors import TemplateError
 
@@ -85,8 +86,8 @@ def test_only_new_text_is_tokenised(talk, monkeypatch):
     talk.conversation.observe(user("How are you?"))
     talk.say("I am good!<|im_end|>")
     seen = []
-    encode = talk.tokenizer.encode
-    monkeypatch.setattr(talk.tokenizer, "encode", lambda text, **kwargs: seen.append(text) or encode(text, **kwargs))
+    encoded = Codec._encoded
+    monkeypatch.setattr(Codec, "_encoded", lambda codec, text: seen.append(text) or encoded(codec, text))
     talk.conversation.observe(user("Sure?"))
     assert seen == ["<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n"]  # with its anchor
 
