@@ -173,7 +173,7 @@ class ChatConversation:
         self._messages.append(Message(role="assistant", content=body))
         return Action(
             self._codec.without_special(ids, num_end, body),
-            raw=self._codec.decode(ids) if num_end else body,
+            raw=self._codec.with_end(ids, num_end, body),
             query=self._codec.decode(self._builder.token_ids()) if with_query else None,
             is_cut=completion.stop_reason is StopReason.LENGTH,
         )

@@ -45,9 +45,9 @@ class Sequence:
         lengths = [len(array) for array in arrays]
         if len(set(lengths)) != 1:
             raise TrajectoryError(f"token_ids, is_action, logprobs, versions and turn need one length, got {lengths}")
-        if not np.array_equal(np.isfinite(self.logprobs), self.is_action):
+        if (np.isfinite(self.logprobs) != self.is_action).any():
             raise TrajectoryError("a logprob is wanted exactly where is_action holds; does the engine return logprobs?")
-        if not np.array_equal(self.versions >= 0, self.is_action):
+        if ((self.versions >= 0) != self.is_action).any():
             raise TrajectoryError("a version is wanted exactly where is_action holds")
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class Sequence:
 
 
 class SequenceBuilder:
-    """Grows one sequence by whole pieces; nothing is done per token, and no token is copied twice as often as others."""
+    """Grows one sequence by whole pieces; nothing is done per token, and what is there is seldom copied."""
 
     def __init__(self, parent: tuple[int, int] | None = None, fork_reason: str | None = None) -> None:
         self._parent = parent

@@ -37,11 +37,15 @@ class Codec:
     """One tokenizer, as agents use it."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        from tokenizers.decoders import ByteLevel
+
         self._tokenizer = tokenizer
         self._backend = _plain_backend(tokenizer)
         added = tokenizer.added_tokens_decoder.items()
         self._skipped = frozenset(index for index, token in added if token.special)
         self._special = frozenset(tokenizer.all_special_ids) | self._skipped
+        # Decoders of bytes put the texts of tokens side by side; others mind what stands before a token.
+        self._is_bytes = self._backend is not None and isinstance(self._backend.decoder, ByteLevel)
         self._text_of_few = lru_cache(_MOST_TEXTS)(self._decoded)
 
     def encode(self, text: str) -> NDArray[np.int32]:
@@ -73,8 +77,14 @@ class Codec:
         """Return the text of a few ids that come again and again, such as the end of a turn."""
         return self._text_of_few(tuple(token_ids.tolist()))
 
+    def with_end(self, token_ids: NDArray[np.int32], num_end: int, body: str) -> str:
+        """Return all text of ids, where `body` is the text of all but the last `num_end`, which are special."""
+        if not num_end:
+            return body
+        return body + self.decode_few(token_ids[-num_end:]) if self._is_bytes else self.decode(token_ids)
+
     def without_special(self, token_ids: NDArray[np.int32], num_end: int, body: str) -> str:
-        """Return the text without special tokens; `body` is the text of all but the last `num_end`, which are special."""
+        """Return the text of ids without special tokens; see `with_end`."""
         ids = token_ids.tolist()
         middle = len(ids) - num_end
         if self._backend and self._skipped.issuperset(ids[middle:]) and self._special.isdisjoint(ids[:middle]):

@@ -3,9 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,18 +131,8 @@ class Episode:
             seconds=self._seconds | {"total": time.monotonic() - self._started_at},
         )
 
-    @contextmanager
-    def _stage(self, stage: Stage) -> Iterator[None]:
-        """Measure a stage, and turn what fails in it into an `EpisodeError`."""
-        started_at = time.perf_counter()
-        try:
-            yield
-        except EpisodeError:
-            raise
-        except Exception as error:
-            raise EpisodeError(failure_of(error, stage, self._turn)) from error
-        finally:
-            self._seconds[stage] += time.perf_counter() - started_at
+    def _stage(self, stage: Stage) -> "_Watch":
+        return _Watch(self, stage)
 
     def _talk(self) -> Conversation:
         assert self._conversation is not None  # `begin` comes first
@@ -164,6 +153,8 @@ class Episode:
         return None
 
     def _turn_sampling(self, bound: TokenBound) -> Sampling:
+        if self._seed_for is None and bound.max_tokens == self._sampling.max_tokens:
+            return self._sampling
         seed = None if self._seed_for is None else self._seed_for(self._task.id, self._attempt, self._turn)
         return replace(self._sampling, max_tokens=bound.max_tokens, seed=seed)
 
@@ -245,6 +236,25 @@ class Episode:
         if self._conversation is not None:
             self._messages = tuple(self._conversation.messages)
             self._sequences = tuple(_fitted(s, self._max_context) for s in self._conversation.sequences())
+
+
+class _Watch:
+    """Measures a stage, and turns what fails in it into an `EpisodeError`; a dozen are made in each turn."""
+
+    __slots__ = ("_began_at", "_episode", "_stage")
+
+    def __init__(self, episode: Episode, stage: Stage) -> None:
+        self._episode = episode
+        self._stage = stage
+
+    def __enter__(self) -> None:
+        self._began_at = time.perf_counter()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> Literal[False]:
+        self._episode._seconds[self._stage] += time.perf_counter() - self._began_at
+        if isinstance(error, Exception) and not isinstance(error, EpisodeError):
+            raise EpisodeError(failure_of(error, self._stage, self._episode._turn)) from error
+        return False
 
 
 def _fitted(sequence: Sequence, max_context: int) -> Sequence:

@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from turngym.agents.base import Sampling
 from turngym.agents.chat import ChatAgent
-from turngym.agents.tokenizer import load_tokenizer
+from turngym.agents.tokenizer import Codec, load_tokenizer
 from turngym.envs.base import AsyncEnv, Env
 from turngym.envs.task import Task
 from turngym.executors.engines.scripted import SCRIPTED_LOGPROB, Reply, Request, ScriptedEngine
@@ -43,6 +43,7 @@ SECONDS_PER_TOKEN = 0.03
 MEDIAN_TOKENS, MOST_TOKENS = 100, 1000
 WORDS = "the tool printed lines of a log where test number failed with error in file at line and then it said".split()
 SAMPLING = Sampling(max_tokens=MOST_TOKENS)
+LIMITS = Limits(max_context=8192, max_seconds=7200.0, generate_timeout_s=3600.0, env_timeout_s=600.0)
 
 
 class Texts:
@@ -135,7 +136,7 @@ class Fleet:
 
     async def executor(self, env: type[AsyncEnv] | type[Env]) -> Measured:
         """Run them through `MultiTurn`; the first failure ends the benchmark."""
-        multi_turn = MultiTurn(ChatAgent(self.tokenizer), env, EnvPool(NUM_THREADS), Limits(max_context=8192))
+        multi_turn = MultiTurn(ChatAgent(self.tokenizer), env, EnvPool(NUM_THREADS), LIMITS)
 
         async def episode(engine: ScriptedEngine, task: Task) -> None:
             trajectory = await multi_turn.run(task, 0, engine, SAMPLING)
@@ -147,9 +148,10 @@ class Fleet:
     async def bare(self, env_class: type[AsyncEnv] | type[Env]) -> Measured:
         """Await the same and tokenise the same, with nothing around it."""
         loop = asyncio.get_running_loop()
+        codec = Codec(self.tokenizer)
 
         def encode(text: str) -> np.ndarray:
-            return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
+            return codec.encode(f"<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
 
         async def in_loop(engine: ScriptedEngine, task: Task) -> None:
             env = Tool()
