@@ -47,6 +47,21 @@ def test_building_does_not_stop_the_builder(completion_of, sampling):
     assert (early.parent, early.fork_reason) == ((0, 2), "compacted")
 
 
+def test_ids_are_not_copied_at_each_turn_and_cannot_be_written(completion_of, sampling):
+    builder = SequenceBuilder()
+    seen = []
+    for turn in range(300):
+        builder.add_context([turn] * 3, turn - 1)
+        builder.add_completion(completion_of([turn, turn]), sampling, turn)
+        seen.append(builder.token_ids())
+    assert len({id(ids.base) for ids in seen}) < 20  # ln(1500 / 5) / ln(1.5) = 14 times, each half as long again
+    for turn, ids in enumerate(seen):  # what was given away stays as it was
+        assert ids.tolist() == [k for k in range(turn + 1) for _ in range(5)]
+    with pytest.raises(ValueError, match="read-only"):
+        seen[-1][0] = 7
+    assert builder.build().token_ids.tolist() == seen[-1].tolist()
+
+
 def test_empty_sequence_has_arrays_of_no_length():
     sequence = SequenceBuilder().build()
     assert len(sequence) == 0

@@ -64,6 +64,46 @@ def test_empty_text_has_no_tokens(codec):
     assert codec.encode_after(codec.encode("<|im_end|>"), "").tolist() == []
 
 
+@pytest.mark.parametrize("fixture", ["codec", "spacing_codec"])
+@pytest.mark.parametrize(
+    "body_and_end", [([], 0), ([3], 0), ([2, 4], 1), ([3, 4, 2], 2), ([2, "end", 4], 1), ([], 3), ([200], 1)]
+)
+def test_texts_of_an_answer_are_those_of_its_ids(fixture, body_and_end, request):
+    """Whatever is put together from parts; 200 is the first byte of a longer letter in the first tokenizer."""
+    codec = request.getfixturevalue(fixture)
+    end_id = int(codec.encode("<|im_end|>" if fixture == "codec" else "<end>")[-1])
+    body, num_end = body_and_end
+    body = [end_id if token == "end" else token for token in body if fixture == "codec" or token != 200]
+    ids = np.asarray(body + [end_id] * num_end, np.int32)
+    text = codec.decode(ids[: len(body)])
+    assert codec.with_end(ids, num_end, text) == codec.decode(ids)
+    assert codec.without_special(ids, num_end, text) == codec.decode(ids, skip_special_tokens=True)
+
+
+def test_nothing_is_cut_or_padded_whatever_the_tokenizer_was_told_before(tokenizer_of):
+    tokenizer = tokenizer_of("<|im_start|><|im_end|>")
+    tokenizer.pad_token = "<eos>"
+    codec = Codec(tokenizer)
+    text = "How are you? I am good!"
+    for told in ({"truncation": True, "max_length": 2}, {"padding": "max_length", "max_length": 64}):
+        tokenizer("a b c d", **told)
+        assert codec.decode(codec.encode(text)) == text
+    tokenizer("<|im_end|>", split_special_tokens=True)
+    assert len(codec.encode("<|im_end|>")) == 1
+
+
+def test_a_tokenizer_with_a_way_of_its_own_is_asked(tokenizer_of):
+    class Shouting(PreTrainedTokenizerFast):
+        def _decode(self, *args, **kwargs):
+            return super()._decode(*args, **kwargs).upper()
+
+    plain = tokenizer_of("<|im_end|>")
+    codec = Codec(Shouting(tokenizer_object=plain.backend_tokenizer, eos_token="<eos>"))
+    ids = codec.encode("good<|im_end|>")
+    assert codec.decode(ids) == codec.with_end(ids, 1, "GOOD") == "GOOD<|IM_END|>"
+    assert codec.without_special(ids, 1, "GOOD") == "GOOD"
+
+
 def test_missing_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ConfigError, match=r"nowhere.*is no folder here"):

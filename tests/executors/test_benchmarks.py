@@ -1,0 +1,30 @@
+"""The executors' benchmarks run, and end in a line that a program can read."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "executors"
+FIELDS = {"name", "value", "unit", "baseline", "baseline_value", "ratio", "goal", "met", "where"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("episodes", marks=pytest.mark.slow),
+        pytest.param("memory", marks=pytest.mark.slow),
+        pytest.param("engine_ratio", marks=pytest.mark.soak),  # starts vLLM, and may have to fetch a model
+    ],
+)
+def test_the_last_line_holds_the_numbers(name):
+    command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result.keys() >= FIELDS
+    assert result["name"] == f"executors/{name}"
+    assert result["value"] > 0
+    assert result["baseline_value"] > 0
