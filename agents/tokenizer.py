@@ -115,9 +115,7 @@ class Codec:
         ids = list(token_ids)
         if self._backend is not None:
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
-        text = self._tokenizer.decode(
-            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
-        )
+        text = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
         return cast(str, text)
 
 

@@ -57,7 +57,7 @@ async def retrying(
         trajectory = await executor.run(task, attempt, generator, sampling, seed_for)
         failure = trajectory.failure
         if failure is None or failure.kind not in TRANSIENT or len(earlier) >= max_retries:
-            return replace(trajectory, earlier_failures=tuple(earlier))
+            return replace(trajectory, earlier_failures=tuple(earlier)) if earlier else trajectory
         earlier.append(failure)
         await asyncio.sleep(pause_s(len(earlier), backoff_s))
 

@@ -34,8 +34,8 @@ from .retry import retrying, stable_seed
 from .trajectory import Trajectory
 from .weights import Bucket
 
-# Objects made before Python looks for cycles. Thousands of episodes live here at once and hardly any cycle among them:
-# at Python's own 700, going over them again and again is a fifth of the executor's time.
+# Objects made before Python looks for cycles. Thousands of episodes live here at once, with hardly a cycle among them;
+# going over them again and again, at Python's own 700, costs about a fifth of the time.
 GC_THRESHOLD = 50_000
 
 

@@ -1,8 +1,8 @@
 """Tokens per second of vLLM under the multi-turn executor, against bare vLLM on the same requests.
 
-Both in one process, on one engine, alternating. The bare side is a loop over vLLM's own `AsyncLLM`: for each episode the
-prompts that the executor sent, one after the other, each sampled to the same length; all episodes at once. Before each
-side the prefix cache is emptied, and within a side both find in it what their own earlier turns left. Uses
+Both in one process, on one engine, alternating. The bare side is a loop over vLLM's own `AsyncLLM`: for each episode
+the prompts that the executor sent, one after the other, each sampled to the same length; all episodes at once. Before
+each side the prefix cache is emptied, and within a side both find in it what their own earlier turns left. Uses
 SmolLM2-135M-Instruct (scripts/fetch_smollm2.py), or the model folder that is given.
 """
 
@@ -31,7 +31,7 @@ GOAL = 0.90
 TURNS = 3
 MAX_CONTEXT = 768
 SAMPLING = Sampling(max_tokens=48)
-WORDS = "why how many does the third word of this line name a colour a town or an animal and what is next".split()
+LINE = "why how many does the third word of this line name a colour a town or an animal and what is next"
 
 Turns = list[tuple[list[int], int]]  # of one episode: each prompt, and how many tokens came
 
@@ -49,7 +49,7 @@ class Questions(AsyncEnv):
         return "" if done else self._question(), 0.0, done, False, {}
 
     def _question(self) -> str:
-        return " ".join(self._draws.choice(WORDS, 40))
+        return " ".join(self._draws.choice(LINE.split(), 40))
 
 
 class Recorder:

@@ -1,10 +1,10 @@
 """Steps per CPU second of 65,000 concurrent three-turn episodes, against a bare asyncio loop; no episode may fail.
 
 Both in one process and one event loop, alternating, on the same scripted engine (long-tailed completions, 30 ms per
-token, its clock ten times as fast), the same environment and the same texts. The bare loop awaits what the executor awaits and
-tokenises the same observations, chat marks included, as fast as the executor does; it has no deadlines, renders no
-history, decodes nothing and keeps nothing. An asynchronous environment is the measure; the same in threads is run
-beside it. Uses SmolLM2's tokenizer where it is (scripts/fetch_smollm2.py), else bytes.
+token, its clock ten times as fast), the same environment and the same texts. The bare loop awaits what the executor
+awaits and tokenises the same observations, chat marks included, as fast as the executor does; it has no deadlines,
+renders no history, decodes nothing and keeps nothing. An asynchronous environment is the measure; the same in threads
+is run beside it. Uses SmolLM2's tokenizer where it is (scripts/fetch_smollm2.py), else bytes.
 """
 
 import argparse
@@ -41,7 +41,8 @@ TURNS = 3
 NUM_THREADS = 32
 SECONDS_PER_TOKEN = 0.03 / 10  # the engine's time runs ten times as fast as it would
 MEDIAN_TOKENS, MOST_TOKENS = 100, 1000
-WORDS = "the tool printed lines of a log where test number failed with error in file at line and then it said".split()
+LINE = "the tool printed lines of a log where test number failed with error in file at line and then it said"
+WORDS = LINE.split()
 SAMPLING = Sampling(max_tokens=MOST_TOKENS)
 LIMITS = Limits(max_context=8192, max_seconds=7200.0, generate_timeout_s=3600.0, env_timeout_s=600.0)
 
@@ -212,7 +213,7 @@ async def measure(num_episodes: int, rounds: int) -> dict[str, object]:
         "ratio": round(ratio, 3),
         "goal": GOAL,
         "met": ratio >= GOAL and peak_gib() <= GOAL_PEAK_GIB,
-        "where": f"CPU, one event loop of {os.cpu_count()} cores, {type(tokenizer).__name__} of {len(tokenizer)} tokens",
+        "where": f"CPU, one event loop, {os.cpu_count()} cores, a tokenizer of {len(tokenizer)} tokens",
         "num_episodes": num_episodes,
         "num_failed": 0,
         "peak_gib": round(peak_gib(), 2),

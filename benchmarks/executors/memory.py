@@ -1,8 +1,8 @@
 """Memory of an episode that waits for a completion, after 1 to 64 turns, against the bytes of its bare token arrays.
 
-A turn is 200 tokens: half sampled, half shown. The engine holds nothing, so that what is counted (by tracemalloc: Python's
-objects and numpy's arrays) is what the executor, the conversation and a small environment hold. The bare arrays are
-those of the finished sequence: ids, mask, logprobs, versions and turns, 17 bytes a token.
+A turn is 200 tokens: half sampled, half shown. The engine holds nothing, so that what is counted (by tracemalloc:
+Python's objects and numpy's arrays) is what the executor, the conversation and a small environment hold. The bare
+arrays are those of the finished sequence: ids, mask, logprobs, versions and turns, 17 bytes a token.
 """
 
 import argparse
@@ -29,7 +29,8 @@ GOAL = 2.0  # times the bare arrays' bytes
 TURN_TOKENS = 200
 MAX_CONTEXT = 1 << 15
 BYTES_PER_TOKEN = 17
-WORDS = "the tool printed lines of a log where test number failed with error in file at line and then it said".split()
+LINE = "the tool printed lines of a log where test number failed with error in file at line and then it said"
+WORDS = LINE.split()
 END = "<|im_end|>"
 
 
