@@ -72,7 +72,7 @@ class SequenceBuilder:
 
     def add_context(self, token_ids: ArrayLike, turn: int) -> None:
         """Append tokens that were shown, not sampled."""
-        self._extend(np.asarray(token_ids, dtype=np.int32), turn, None, None)
+        self._extend(np.asarray(token_ids, dtype=np.int32), turn, None)
 
     def add_completion(self, completion: Completion, sampling: Sampling, turn: int) -> None:
         """Append what was sampled, as it is."""
@@ -82,7 +82,7 @@ class SequenceBuilder:
                 "(zeros never stand in for what is not known)"
             )
         self._samplings[turn] = sampling
-        self._extend(completion.token_ids, turn, completion.logprobs, completion.versions)
+        self._extend(completion.token_ids, turn, (completion.logprobs, completion.versions))
 
     def token_ids(self) -> NDArray[np.int32]:
         """All ids so far, what the engine is to see next; read-only, and no copy."""
@@ -98,9 +98,8 @@ class SequenceBuilder:
         start = 0
         for piece in self._pieces:
             turn[start : piece.stop] = piece.turn
-            if piece.logprobs is not None:
-                logprobs[start : piece.stop] = piece.logprobs
-                versions[start : piece.stop] = piece.versions
+            if piece.sampled is not None:
+                logprobs[start : piece.stop], versions[start : piece.stop] = piece.sampled
             start = piece.stop
         return Sequence(
             token_ids=self._token_ids[: self.num_tokens].copy(),
@@ -113,27 +112,23 @@ class SequenceBuilder:
             fork_reason=self._fork_reason,
         )
 
-    def _extend(
-        self,
-        ids: NDArray[np.int32],
-        turn: int,
-        logprobs: NDArray[np.float32] | None,
-        versions: NDArray[np.int32] | None,
-    ) -> None:
+    def _extend(self, ids: NDArray[np.int32], turn: int, sampled: "_Sampled | None") -> None:
         start, stop = self.num_tokens, self.num_tokens + len(ids)
         if stop > len(self._token_ids):
             grown = np.empty(stop + start // 2, np.int32)
             grown[:start] = self._token_ids[:start]
             self._token_ids = grown  # views that were given away keep the old one
         self._token_ids[start:stop] = ids
-        self._pieces.append(_Piece(stop, turn, logprobs, versions))
+        self._pieces.append(_Piece(stop, turn, sampled))
         self.num_tokens = stop
 
 
+_Sampled = tuple[NDArray[np.float32], NDArray[np.int32]]  # logprobs and versions
+
+
 class _Piece(NamedTuple):
-    """What was appended at once, up to `stop`; context has no logprobs and no versions."""
+    """What was appended at once, up to `stop`."""
 
     stop: int
     turn: int
-    logprobs: NDArray[np.float32] | None
-    versions: NDArray[np.int32] | None
+    sampled: _Sampled | None  # None for context

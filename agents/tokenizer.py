@@ -1,7 +1,5 @@
 """Text to token ids and back, exactly: no added special tokens, no cleaned-up spaces."""
 
-from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -46,7 +44,7 @@ class Codec:
         self._special = frozenset(tokenizer.all_special_ids) | self._skipped
         # Decoders of bytes put the texts of tokens side by side; others mind what stands before a token.
         self._is_bytes = self._backend is not None and isinstance(self._backend.decoder, ByteLevel)
-        self._text_of_few = lru_cache(_MOST_TEXTS)(self._decoded)
+        self._few: dict[tuple[int, ...], str] = {}
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Tokenise text; special tokens written out in it become their ids, none is added."""
@@ -63,7 +61,7 @@ class Codec:
         if not anchors or not text:
             return self.encode(text)
         anchor = tail[anchors[-1] :]
-        together = self._encoded(self._text_of_few(tuple(anchor)) + text)
+        together = self._encoded(self._text_of_few(anchor) + text)
         # Where the text melts into its anchor, the anchor's tokens stand: the model has seen them.
         if together[: len(anchor)] != anchor:
             return self.encode(text)
@@ -75,7 +73,7 @@ class Codec:
 
     def decode_few(self, token_ids: NDArray[np.int32]) -> str:
         """Return the text of a few ids that come again and again, such as the end of a turn."""
-        return self._text_of_few(tuple(token_ids.tolist()))
+        return self._text_of_few(token_ids.tolist())
 
     def with_end(self, token_ids: NDArray[np.int32], num_end: int, body: str) -> str:
         """Return all text of ids, where `body` is the text of all but the last `num_end`, which are special."""
@@ -87,7 +85,8 @@ class Codec:
         """Return the text of ids without special tokens; see `with_end`."""
         ids = token_ids.tolist()
         middle = len(ids) - num_end
-        if self._backend and self._skipped.issuperset(ids[middle:]) and self._special.isdisjoint(ids[:middle]):
+        is_plain = self._backend is not None
+        if is_plain and self._skipped.issuperset(ids[middle:]) and self._special.isdisjoint(ids[:middle]):
             return body
         return self._decoded(ids, True)
 
@@ -111,8 +110,16 @@ class Codec:
             ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return cast(list[int], ids)
 
-    def _decoded(self, token_ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        ids = list(token_ids)
+    def _text_of_few(self, token_ids: list[int]) -> str:
+        key = tuple(token_ids)
+        text = self._few.get(key)
+        if text is None:
+            text = self._decoded(token_ids)
+            if len(self._few) < _MOST_TEXTS:
+                self._few[key] = text
+        return text
+
+    def _decoded(self, ids: list[int], skip_special_tokens: bool = False) -> str:
         if self._backend is not None:
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         text = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)

@@ -48,7 +48,7 @@ class Episode:
         turn_tokens = sampling.max_tokens
         if limits.max_turn_tokens is not None:
             turn_tokens = min(turn_tokens, limits.max_turn_tokens)
-        self._sampling = replace(sampling, max_tokens=turn_tokens)
+        self._sampling = replace(sampling, max_tokens=turn_tokens, seed=None)
         self._max_context = min(generator.max_context, limits.max_context or generator.max_context)
         self._started_at = time.monotonic()
         self._turn = BEFORE_FIRST_TURN
