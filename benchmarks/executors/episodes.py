@@ -227,9 +227,10 @@ async def measure(num_episodes: int, rounds: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=65_000, help="how many at once; %(default)s by default")
+    parser.add_argument("--rounds", type=int, default=3, help="%(default)s by default")
     parser.add_argument("--quick", action="store_true", help="few episodes, to see that it runs")
     options = parser.parse_args()
-    numbers = (64, 1) if options.quick else (options.episodes, 3)
+    numbers = (64, 1) if options.quick else (options.episodes, options.rounds)
     print(json.dumps(asyncio.run(measure(*numbers))))
 
 
