@@ -98,7 +98,7 @@ async def bare_round(engine: VllmEngine, episodes: list[Turns], tag: str) -> flo
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
             prompt = {"prompt_token_ids": prompt_ids}
-            async for output in engine._engine.generate(prompt, params, f"{tag}-{index}-{turn}"):
+            async for output in engine._child._engine.generate(prompt, params, f"{tag}-{index}-{turn}"):
                 final = output
             assert len(final.outputs[0].token_ids) == length
 

@@ -44,7 +44,8 @@ class Reply:
     def cut(self, sampling: Sampling, eos_ids: tuple[int, ...]) -> tuple[int, StopReason]:
         """Return how many of its tokens an engine would give, and why it would stop there."""
         token_ids = np.asarray(self.token_ids, np.int32)
-        stops = np.flatnonzero(np.isin(token_ids, (*eos_ids, *sampling.stop_token_ids)))
+        stop_ids = (*eos_ids, *sampling.stop_token_ids)
+        stops = np.flatnonzero(np.isin(token_ids, stop_ids)) if stop_ids else np.empty(0, np.intp)
         end = min(int(stops[0]) + 1 if len(stops) else len(token_ids), sampling.max_tokens)
         is_cut = end == sampling.max_tokens and not (len(stops) and stops[0] == end - 1)
         return end, self.stop_reason or (StopReason.LENGTH if is_cut else StopReason.STOP)
