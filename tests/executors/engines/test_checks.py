@@ -267,7 +267,6 @@ class AdmitsWhileItHolds(Altered):
     async def pause(self, mode=UpdateMode.DRAIN):
         await super().pause(mode)
         if mode is not UpdateMode.DRAIN:
-            self._disturbed.clear()
             self._going.set()
             self._open.set()
 

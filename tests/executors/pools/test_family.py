@@ -211,4 +211,4 @@ async def test_threads_are_shared_by_weight_under_the_pool():
     light = [await pool.make(Light, 30) for _ in range(90)]
     await asyncio.gather(*(env.reset(Task(id="t"), 30) for env in [*light, *heavy]))
     assert len(order) == 180
-    assert 45 <= order[:90].count("Heavy") <= 75  # stays of microseconds vary
+    assert 45 < order[:90].count("Heavy") < 88  # stays of microseconds vary, and shares are of time
