@@ -59,7 +59,7 @@ class ScriptedEngine:
         token_latency_s: How long a request takes for each of its tokens.
         pause_timeout_s: How long `pause` waits for running requests.
         scoring_temperature: Of the distribution that `score` answers from.
-        keep_requests: Whether `requests` holds every request; without end it grows without bound.
+        keep_requests: Whether `requests` holds every request; it grows without bound.
     """
 
     def __init__(
@@ -262,14 +262,14 @@ class ScriptedEngine:
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(0)
         while work.done_s < work.seconds:
-            if not self._going.is_set():
+            while not self._going.is_set():  # held again, perhaps, before this went on
                 await self._going.wait()
             await self.health()
             work.since = clock()
             if await self._slept(work.seconds - work.done_s) and work.since is not None:
                 work.done_s = work.seconds  # else it was held in this very moment
             work.advance(clock())
-        if not self._going.is_set():
+        while not self._going.is_set():
             await self._going.wait()
         await self.health()
 

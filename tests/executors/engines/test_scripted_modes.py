@@ -63,6 +63,22 @@ def test_versions_in_proportion_to_the_time_that_passed(mode):
     assert in_virtual_time(run()) == ([0] * 4 + [1] * 3 + [2] * 3, [1, 1], pytest.approx(117.0))
 
 
+def test_time_stands_still_also_where_a_pause_follows_at_once_on_a_resume():
+    """4 s, then two pauses of 100 s on end: no second of the other 6 passes in either."""
+
+    async def run():
+        engine = ScriptedEngine(token_latency_s=1.0)
+        running = ask(engine, 10)
+        await asyncio.sleep(4.0)
+        await engine.pause(UpdateMode.KEEP)
+        await asyncio.sleep(100.0)
+        await engine.resume()
+        await update(engine, 1, UpdateMode.KEEP, seconds=100.0)
+        return (await running).versions.tolist(), asyncio.get_running_loop().time()
+
+    assert in_virtual_time(run()) == ([0] * 4 + [1] * 6, pytest.approx(210.0))
+
+
 def test_a_drained_completion_has_one_version():
     async def run():
         engine = ScriptedEngine(token_latency_s=1.0)
