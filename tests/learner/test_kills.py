@@ -1,5 +1,6 @@
 """The driver is killed at random moments, and along the surviving line of checkpoints nothing is lost or done twice."""
 
+import contextlib
 import json
 import os
 import random
@@ -32,26 +33,27 @@ class Runs:
             text=True,
             bufsize=1,
         )
-        assert self._line() == "ready"
+        self._read("ready")
 
     def begin(self, folder: Path, seed: int, save_every: int) -> int:
         """Let a run begin, or go on from its newest checkpoint; return its process id."""
         words = {"folder": str(folder), "seed": seed, "save_every": save_every}
         cast(IO[str], self._parent.stdin).write(json.dumps(words) + "\n")
-        return int(self._line())
+        return self._read("began")
 
     def end(self) -> int:
         """Wait for it to end and return its exit code."""
-        return int(self._line())
+        return self._read("ended")
 
     def close(self) -> None:
         cast(IO[str], self._parent.stdin).close()
         self._parent.wait(60)
 
-    def _line(self) -> str:
-        line = cast(IO[str], self._parent.stdout).readline().strip()
-        assert line, "the parent of the runs is gone"
-        return line
+    def _read(self, what: str) -> int:
+        """Read one line, which must be of this: a number of another kind must never be taken for a process."""
+        said, _, number = cast(IO[str], self._parent.stdout).readline().strip().partition(" ")
+        assert said == what, f"the parent of the runs said {said!r}, and {what!r} was to come"
+        return int(number or 0)
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +76,10 @@ def kill_until(runs: Runs, root: Path, rng: random.Random, num_kills: int, numbe
         assert starts < 20 * num_kills, f"only {kills} kills hit a run that lived"
         pid = runs.begin(folder, seed=starts, save_every=save_every)
         if kills < num_kills:
-            time.sleep(
-                rng.uniform(0.05, longest_s)
-            )  # anywhere: in rollouts, in an update, while a checkpoint is written
-            os.kill(pid, number)
+            # Anywhere: in rollouts, in an update, while a checkpoint is written; or when it has just ended by itself.
+            time.sleep(rng.uniform(0.05, longest_s))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
         code = runs.end()
         if code == 0:
             check_end(folder)

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,7 @@ from turngym.learner.reward_shaping import Shaping
 from turngym.learner.roles import Roles
 from turngym.learner.run_folder import RunFolder
 from turngym.learner.schedule import Schedule
-from turngym.learner.standing import Standing, begun, go_on, resumed
+from turngym.learner.standing import Standing, go_on, resumed
 from turngym.learner.value_loss import ValueObjective
 
 from ..executors.conftest import ByteAgent
@@ -193,10 +194,9 @@ class Running:
         self.roles = Roles([(("actor",), cast(Any, self.ranks))])
         checkpoint, passed_over = self.checkpoints.newest()
         self.lines += passed_over
-        self.standing: Standing = (
-            begun(self.frontier, KL)
-            if checkpoint is None
-            else resumed(checkpoint, self.roles, self.frontier, self.rollouts, self.run_folder, KL, self.lines.append)
+        # As a session goes on: without a checkpoint, what an earlier run wrote is forgotten.
+        self.standing: Standing = resumed(
+            checkpoint, self.roles, self.frontier, self.rollouts, self.run_folder, KL, self.lines.append
         )
         self.sync = ToySync(self.fleet, 0 if checkpoint is None else int(checkpoint.state["version"]))
         self.fleet.publish(self.sync.version)
@@ -307,11 +307,13 @@ def main() -> None:
             try:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 code = run_once(**json.loads(line))
+            except BaseException:  # nobody above is this run's
+                traceback.print_exc()
             finally:
                 sys.stderr.flush()
                 os._exit(code)
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        print(f"began {pid}", flush=True)
+        print(f"ended {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}", flush=True)
 
 
 if __name__ == "__main__":
