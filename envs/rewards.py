@@ -76,7 +76,8 @@ class FileReward:
 
         future = asyncio.wrap_future(self._loop.submit(wait()))
         try:
-            return await asyncio.wait_for(future, self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                return await future
         except TimeoutError as error:
             if not future.cancelled():
                 raise  # the function's own

@@ -173,7 +173,8 @@ class ScriptedEngine:
                 f"{self.num_running} requests are held by an earlier pause and cannot finish; resume first"
             )
         try:
-            await asyncio.wait_for(self._idle.wait(), self._pause_timeout_s)
+            async with asyncio.timeout(self._pause_timeout_s):
+                await self._idle.wait()
         except TimeoutError as error:
             raise DeadlineError(
                 f"{self.num_running} requests still run {self._pause_timeout_s} s after the pause"

@@ -74,7 +74,8 @@ class Zygote:
             self._process = self._spawn(theirs.fileno(), settings, bool(binds))
         self._channel = Channel(ours, "the fork server of the local sandbox")
         try:
-            ready = await asyncio.wait_for(self._channel.expect(), _START_S)
+            async with asyncio.timeout(_START_S):
+                ready = await self._channel.expect()
         except (SandboxDeadError, TimeoutError) as error:
             await self.close()
             raise SandboxError(f"the fork server of the local sandbox did not start: {error}") from error
@@ -150,7 +151,8 @@ class Zygote:
             assert self._channel is not None, "started before"
             with theirs:
                 reply = self._channel.ask(body, fds=[theirs.fileno()])
-            forked = reply_of(await asyncio.wait_for(reply, _FORK_S), "the fork server")
+            async with asyncio.timeout(_FORK_S):
+                forked = reply_of(await reply, "the fork server")
         except BaseException:
             ours.close()
             raise
@@ -160,7 +162,8 @@ class Zygote:
             if self._groups is not None:
                 handle.group = self._groups.make()
                 handle.group.add(pid)
-            up = reply_of(await asyncio.wait_for(handle.channel.expect(), _FORK_S), "a new jail")
+            async with asyncio.timeout(_FORK_S):
+                up = reply_of(await handle.channel.expect(), "a new jail")
             handle.has_proc = bool(up.body["has_proc"])
         except BaseException as error:
             await handle.destroy()

@@ -143,7 +143,8 @@ class JailHandle:
         """
         reply = self.channel.ask(body, blobs, fds)
         try:
-            return reply_of(await asyncio.wait_for(reply, timeout_s), "a jail of the local sandbox")
+            async with asyncio.timeout(timeout_s):
+                return reply_of(await reply, "a jail of the local sandbox")
         except (TimeoutError, asyncio.CancelledError) as error:
             self.kill()
             if isinstance(error, asyncio.CancelledError):
@@ -209,7 +210,8 @@ class JailHandle:
         gone: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._pid_fd, _settle, gone)
         try:
-            await asyncio.shield(asyncio.wait_for(gone, _CLOSE_S))
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.shield(gone)
         except TimeoutError as error:
             raise DeadlineError(f"jail {self.pid} does not end within {_CLOSE_S:g} s of SIGKILL") from error
         finally:

@@ -117,7 +117,8 @@ async def _fork(jail: JailHandle, parent: Interpreter, child: Interpreter, ends:
 
 async def _hear(reply: "asyncio.Future[dict[str, Any] | None]", wanted: str) -> None:  # Any: as a message's body
     try:
-        told = await asyncio.wait_for(reply, FORK_S)
+        async with asyncio.timeout(FORK_S):
+            told = await reply
     except TimeoutError:
         raise ForkRefusedError(
             f"the interpreter did not fork within {FORK_S:g} s; what its cells did to it keeps it from that"
