@@ -1,4 +1,4 @@
-"""Full determinism: orders go out in bursts, the next one when the last has ended, so that no timing decides anything."""
+"""Full determinism: orders go out in bursts, the next one when the last has ended, whatever their timing."""
 
 import threading
 from collections.abc import Sequence

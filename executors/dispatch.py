@@ -13,7 +13,7 @@ from ..agents.base import Sampling
 from ..envs.task import Task
 from .branching import Branching
 from .buffer import Buffer, Finished, Group
-from .draws import Draw, TaskSource
+from .draws import TaskSource
 from .failures import check_failures
 from .fleet_engine import Order, Outcome
 from .job import Job
