@@ -10,27 +10,19 @@ from typing import Any
 import pytest
 
 from turngym.envs.task import Task
-from turngym.errors import ConfigError, ScheduleError
+from turngym.errors import DeadlineError, ScheduleError
 from turngym.executors import rollouts as rollouts_module
 from turngym.executors.bursts import Bursts
 from turngym.executors.dispatch import RolloutPlan, Taken
 from turngym.executors.draws import Draw
+from turngym.executors.fleet_engine import Order
 from turngym.executors.following import FollowingDispatcher, FollowingRollouts
 from turngym.executors.pacing import Pace
 from turngym.executors.rollouts import Rollouts
-from turngym.executors.schedule import (
-    RolloutSchedule,
-    StepRecord,
-    check_followed,
-    read_schedule,
-    step_record,
-    to_row,
-    turn_versions,
-)
-from turngym.executors.trajectory import TurnEnd
+from turngym.executors.schedule import GroupRecord, RolloutSchedule, StepRecord, read_schedule, step_record, to_row
 
 from .actor_fleet import ActorFleet, Wanders
-from .attempts import BROKEN, SAMPLING, Line, attempt, outcome
+from .attempts import SAMPLING, Line, outcome
 
 PACE = Pace(4, batches_ahead=2, max_staleness=3)
 PLAN = RolloutPlan((0, 1), SAMPLING, max_failed_attempts=0.5, max_failed_fraction=1.0, lease_s=60.0)
@@ -55,7 +47,9 @@ def fleet(tiny_model):
         one.close()
 
 
-def learn(rollouts: Rollouts, fleet: ActorFleet, num_steps: int, eval_every: int = 0) -> tuple[RolloutSchedule, list[Any]]:
+def learn(
+    rollouts: Rollouts, fleet: ActorFleet, num_steps: int, eval_every: int = 0
+) -> tuple[RolloutSchedule, list[Any]]:
     """Take steps of four groups and publish after each; return the schedule, and all tokens in order."""
     steps: list[StepRecord] = []
     said: list[Any] = []
@@ -82,7 +76,13 @@ def learn(rollouts: Rollouts, fleet: ActorFleet, num_steps: int, eval_every: int
 
 def tokens(taken: Taken) -> list[Any]:
     return [
-        (one.draw.serial, one.began, t.attempt, t.failure, [(s.token_ids.tolist(), s.versions.tolist()) for s in t.sequences])
+        (
+            one.draw.serial,
+            one.began,
+            t.attempt,
+            t.failure,
+            [(s.token_ids.tolist(), s.versions.tolist()) for s in t.sequences],
+        )
         for one in taken.finished
         for t in one.group.trajectories
     ]
@@ -139,7 +139,9 @@ def test_another_environment_is_named_by_step_serial_and_turn(fleet):
             self._number = 2  # three turns for every task
             return seen
 
-    with pytest.raises(ScheduleError, match=r"at step 1, serial \d, attempt [01], turn [12]: .*the episode ended after"):
+    with pytest.raises(
+        ScheduleError, match=r"at step 1, serial \d, attempt [01], turn [12]: .*the episode ended after"
+    ):
         follow(fleet(env_class=Longer), two_steps(fleet))
 
 
@@ -170,3 +172,93 @@ class Others(Line):
     def draw(self) -> Draw | None:
         draw = super().draw()
         return draw and Draw(draw.serial, Task(id=f"other {draw.serial}", prompt="?"))
+
+
+class Bench:
+    """A dispatcher that follows a schedule of two steps: serials 0 and 2 at version 0, then 3, which began at 0, too."""
+
+    def __init__(self, num_tasks: int = 6, **plan: Any) -> None:
+        groups = [GroupRecord(serial, f"task {serial}", 0, ((0,), (0,))) for serial in (0, 2, 3)]
+        steps = (StepRecord(1, 0, (tuple(groups[:2]),)), StepRecord(2, 1, (tuple(groups[2:]),)))
+        self.dispatcher = FollowingDispatcher(
+            RolloutSchedule(steps), Line(num_tasks), PACE, RolloutPlan((0, 1), SAMPLING, **plan)
+        )
+
+    def orders(self) -> list[Order]:
+        found: list[Order] = []
+        self.dispatcher.orders(lambda order: found.append(order) or True, 0.0)
+        return found
+
+
+def test_what_is_recorded_begins_at_its_version_and_is_taken_in_its_step():
+    bench = Bench()
+    dispatcher = bench.dispatcher
+    assert (bench.orders(), dispatcher.has_begun_all) == ([], True)  # nothing before the first step
+    dispatcher.begin_batch(0, 2, 0.0)
+    assert not dispatcher.has_begun_all
+    orders = bench.orders()
+    assert [order.task.id for order in orders] == ["task 0", "task 2", "task 3"]
+    assert [order.turns.step for order in orders if order.turns] == [1, 1, 2]
+    assert dispatcher.has_begun_all
+    assert dispatcher.state().running == (0, 1, 2, 3)  # serial 1 was drawn; whoever goes on from here draws it again
+    dispatcher.note(outcome(orders[2]), 0.0)
+    dispatcher.note(outcome(orders[1]), 0.0)
+    assert dispatcher.take(2, 0.0) is None  # the third is there and belongs to the next step
+    dispatcher.note(outcome(orders[0]), 0.0)
+    assert serials(dispatcher.take(2, 0.0)) == [0, 2]
+    assert serials(dispatcher.take(1, 0.0)) == []  # no more came then
+    dispatcher.begin_learning()
+    assert dispatcher.drop_stale(1) == []
+    dispatcher.begin_batch(1, 1, 0.0)
+    assert serials(dispatcher.take(2, 0.0)) == [3]
+    assert not dispatcher.has_more
+    with pytest.raises(ScheduleError, match="the schedule has 2 steps, and one more is asked for"):
+        dispatcher.begin_batch(2, 1, 0.0)
+
+
+def test_other_steps_than_then_are_named():
+    bench = Bench()
+    with pytest.raises(ScheduleError, match="step 1 learned on version 0 then, and the learner has published 1"):
+        bench.dispatcher.begin_batch(1, 2, 0.0)
+    bench = Bench()
+    bench.dispatcher.begin_batch(0, 2, 0.0)
+    with pytest.raises(ScheduleError, match="step 1 took 2 tasks at once then and wants 1 now"):
+        bench.dispatcher.take(1, 0.0)
+
+
+def test_attempts_that_fail_now_are_named_and_what_they_failed_by():
+    bench = Bench()
+    bench.dispatcher.begin_batch(0, 2, 0.0)
+    order = bench.orders()[1]
+    with pytest.raises(ScheduleError, match=r"step 1, serial 2, attempt 1, turn 1: it failed now .*: env: broken"):
+        bench.dispatcher.note(outcome(order, failed=[1]), 0.0)
+
+
+def test_an_update_names_what_it_waits_for_in_vain():
+    class Idle:
+        def submit(self, order):
+            return True
+
+        def poll(self, timeout_s):
+            time.sleep(timeout_s)
+            return []
+
+        def cancel(self, keys):
+            pass
+
+        def unfinished_turns(self, version):
+            return [f"turn 1 at {version}"]
+
+    schedule = Bench().dispatcher._schedule
+    plan = replace(PLAN, lease_s=0.05)
+    rollouts = FollowingRollouts(schedule, Idle(), Line(9), PACE, plan, NEVER)
+    rollouts.start()
+    rollouts.begin_batch(0, 2)
+    with pytest.raises(DeadlineError, match=r"the update to version 1 waited 0.05 s .*: turn 1 at 0"):
+        rollouts.drop_stale(1)
+    rollouts.close()
+
+
+def serials(taken: Taken | None) -> list[int]:
+    assert taken is not None
+    return [one.draw.serial for one in taken.finished]
