@@ -1,4 +1,4 @@
-"""`turngym train` twice on real vLLM, Ray and DeepSpeed: the same bits in step, the same schedule ahead of the learner."""
+"""`turngym train` twice for real: the same bits in step, the same schedule ahead of the learner."""
 
 import json
 import subprocess

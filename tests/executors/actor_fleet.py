@@ -1,4 +1,4 @@
-"""A fleet without Ray of real rollout actors: engines whose answers depend on prompt, seed and version, and take a while."""
+"""A fleet without Ray of real rollout actors, whose engines answer by prompt, seed and version, and take a while."""
 
 import asyncio
 import hashlib

@@ -46,7 +46,8 @@ def test_a_burst_goes_out_whole_and_comes_back_whole():
     engines = Engines()
     bursts = Bursts(engines)
     assert all(bursts.submit(order(key)) for key in (0, 1, 2))
-    assert (engines.bursts, bursts.poll(0)) == ([], [])
+    assert engines.bursts == []
+    assert bursts.poll(0) == []
     assert engines.bursts == [[0, 1, 2]]
     assert not bursts.submit(order(3))  # it waits with who gives it out
     engines.came = [outcome(order(2)), outcome(order(0))]
@@ -61,7 +62,7 @@ def test_a_burst_goes_out_whole_and_comes_back_whole():
 def test_what_is_cancelled_is_waited_for_no_longer():
     engines = Engines()
     bursts = Bursts(engines)
-    assert bursts.submit(order(0)) and bursts.submit(order(1)) and bursts.submit(order(2))
+    assert all(bursts.submit(order(key)) for key in (0, 1, 2))
     bursts.cancel([0])
     assert bursts.poll(0) == []
     assert engines.bursts == [[1, 2]]

@@ -14,6 +14,7 @@ from turngym.learner.rollout_choice import make_rollouts, schedule_to_follow
 
 REPLAY = "--train.replay_schedule s.jsonl"
 BOTH = "--train.full_determinism_enable --train.async_enable"
+GUESS = "--agent env:Guess"
 
 
 @pytest.mark.parametrize(
@@ -52,12 +53,12 @@ def test_what_can(words):
     ("words", "in_bursts"), [("", False), ("--train.full_determinism_enable", True), (BOTH, False)]
 )
 def test_only_synchronous_runs_under_full_determinism_have_bursts(words, in_bursts):
-    rollouts = make_rollouts(parse_train(words.split()), None, object(), object(), lambda: False)
+    rollouts = make_rollouts(parse_train(f"{GUESS} {words}".split()), None, object(), object(), lambda: False)
     assert isinstance(rollouts._engines, Bursts) == in_bursts
 
 
 def test_a_schedule_is_followed_and_its_file_is_looked_at_first(tmp_path: Path):
-    settings = parse_train(f"--train.replay_schedule {tmp_path / 's'} {BOTH}".split())
+    settings = parse_train(f"{GUESS} --train.replay_schedule {tmp_path / 's'} {BOTH}".split())
     with pytest.raises(ConfigError, match="cannot be read"):
         schedule_to_follow(settings)
     (tmp_path / "s").write_text('{"step": 1, "version": 0, "takes": []}\n')
