@@ -133,7 +133,6 @@ class Dispatcher:
         self._begin()
         while self._waiting:
             job = self._waiting[0]
-            job.priority = self._num_orders if job.priority is None else job.priority
             if not submit(self._order(job, self._num_orders)):
                 return
             self._waiting.popleft()
@@ -230,6 +229,7 @@ class Dispatcher:
             self._waiting.append(Job(draw.task, self._plan.numbers, self._plan.sampling, self._version, draw))
 
     def _order(self, job: Job, key: int) -> Order:
+        job.priority = key if job.priority is None else job.priority
         branching = None if job.draw is None else self._plan.branching
         return Order(key, job.task, job.missing, replace(job.sampling, priority=job.priority), branching)
 
