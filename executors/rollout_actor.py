@@ -85,7 +85,7 @@ class RolloutActor:
     async def restart(self) -> int:
         """Start a dead or hung engine anew and return its context length.
 
-        Until it has weights, episodes wait or ask others; under full determinism they fail, and are begun again.
+        Until it has weights, episodes wait or ask others; in lockstep they fail, and are begun again.
         """
         self._failover.lost()
         await self._engine.restart()
