@@ -81,6 +81,10 @@ class TrajectoryError(TurnGymError, ValueError):
     """Arrays that must have one length do not, or a token is accounted for twice."""
 
 
+class ScheduleError(TurnGymError, RuntimeError):
+    """A run cannot do again what another one did; the message says where they part."""
+
+
 class StoreError(TurnGymError, OSError):
     """Something that is kept for eyes could not be written; what was there before is as it was."""
 

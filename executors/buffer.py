@@ -111,6 +111,14 @@ class Buffer:
         taken.sort(key=lambda f: f.draw.serial)
         return [replace(f, group=self._checked(f.group, version)) for f in taken]
 
+    def pick(self, serials: Sequence[int], version: int) -> list[Finished] | None:
+        """Take just these groups, as `take` does and in this order; None: wait."""
+        found = {finished.draw.serial: finished for finished in self._finished}
+        if not found.keys() >= set(serials):
+            return None
+        self._finished = [finished for finished in self._finished if finished.draw.serial not in serials]
+        return [replace(found[serial], group=self._checked(found[serial].group, version)) for serial in serials]
+
     def _deadline(self, finished: Finished) -> int:
         return self._pace.deadline(finished.oldest_version)
 

@@ -5,7 +5,7 @@ Every draw is in one place at any time: it runs, waits to run, waits for the lea
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,11 +13,14 @@ from ..agents.base import Sampling
 from ..envs.task import Task
 from .branching import Branching
 from .buffer import Buffer, Finished, Group
-from .draws import Draw, TaskSource
+from .draws import TaskSource
 from .failures import check_failures
 from .fleet_engine import Order, Outcome
+from .job import Job
 from .pacing import Pace
 from .trajectory import EndReason, Failure, FailureKind, Trajectory
+
+__all__ = ["Dispatcher", "Job", "RolloutPlan", "RolloutState", "Taken"]
 
 
 @dataclass(frozen=True)
@@ -67,33 +70,6 @@ class Taken:
     finished: tuple[Finished, ...]
     dropped: tuple[Group, ...]
     is_late: bool = False
-
-
-@dataclass
-class Job:
-    """Attempts at one task until all have ended.
-
-    Attributes:
-        version: Of the published weights when it was begun.
-        draw: Where it came from; None for what the learner will not take.
-        done: Called with the group instead of keeping it for the learner.
-    """
-
-    task: Task
-    numbers: tuple[int, ...]
-    sampling: Sampling
-    version: int
-    draw: Draw | None = None
-    done: Callable[[Group], None] | None = None
-    ended: list[Trajectory] = field(default_factory=list)
-    priority: int | None = None  # number of its first order, so that no tail of a batch queues behind later ones
-    num_orders: int = 0
-    until: float = np.inf  # when its lease ends
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """The attempts that have not ended."""
-        return tuple(sorted(set(self.numbers) - {t.attempt for t in self.ended}))
 
 
 class Dispatcher:
@@ -154,17 +130,10 @@ class Dispatcher:
 
     def orders(self, submit: Callable[[Order], bool], now: float) -> None:
         """Begin as many groups as the pace allows and give out what waits, until no engine takes an order."""
-        for _ in range(self._room()):
-            draw = self._source.draw()
-            if draw is None:
-                break
-            self._waiting.append(Job(draw.task, self._plan.numbers, self._plan.sampling, self._version, draw))
+        self._begin()
         while self._waiting:
             job = self._waiting[0]
-            branching = None if job.draw is None else self._plan.branching
-            job.priority = self._num_orders if job.priority is None else job.priority
-            sampling = replace(job.sampling, priority=job.priority)
-            if not submit(Order(self._num_orders, job.task, job.missing, sampling, branching)):
+            if not submit(self._order(job, self._num_orders)):
                 return
             self._waiting.popleft()
             job.num_orders += 1
@@ -250,6 +219,19 @@ class Dispatcher:
         for one in finished:
             self._buffer.put(one)
         self.counts.update(counts)
+
+    def _begin(self) -> None:
+        """Draw as many tasks as there is room for."""
+        for _ in range(self._room()):
+            draw = self._source.draw()
+            if draw is None:
+                break
+            self._waiting.append(Job(draw.task, self._plan.numbers, self._plan.sampling, self._version, draw))
+
+    def _order(self, job: Job, key: int) -> Order:
+        job.priority = key if job.priority is None else job.priority
+        branching = None if job.draw is None else self._plan.branching
+        return Order(key, job.task, job.missing, replace(job.sampling, priority=job.priority), branching)
 
     def _from_buffer(self, count: int, running: Sequence[int]) -> list[Finished] | None:
         before = self._buffer.num_stale

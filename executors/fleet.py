@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from ..errors import DeadlineError, EngineDeadError
-from .fleet_engine import EngineRef, EngineState, Order, Outcome, Status
+from .fleet_engine import Burst, EngineRef, EngineState, Order, Outcome, Status
 from .ray_calls import death_of, first_line, from_ray
 from .trajectory import FailureKind, Trajectory
 
@@ -48,7 +49,7 @@ class Fleet:
         self._quiet_s = quiet_s
         self._lock = threading.RLock()
         self._running: dict[Any, tuple[Order, EngineState]] = {}
-        self.num_restarts = 0
+        self.num_restarts = self._num_bursts = 0
         self._engines = [EngineState(index, make_actor(index)) for index in range(num_engines)]
 
     @property
@@ -63,6 +64,12 @@ class Fleet:
         with self._lock:
             return [engine.ref for engine in self._engines if engine.is_started]
 
+    @property
+    def running(self) -> list[tuple[Order, EngineRef]]:
+        """Orders that run, or whose outcome is still to be polled, and where."""
+        with self._lock:
+            return [(order, engine.ref) for order, engine in self._running.values()]
+
     def begin_start(self) -> list[Any]:
         """Let all engines start; return the calls, each giving the engine's context length."""
         for engine in self._engines:
@@ -73,13 +80,23 @@ class Fleet:
     def submit(self, order: Order) -> bool:
         """Give an order to the least loaded engine that lives; return whether there is one."""
         with self._lock:
-            live = [engine for engine in self._engines if engine.status is Status.LIVE]
-            if not live:
+            engine = self._place(order)
+            if engine is not None:
+                self._send(order, engine, turns=order.turns)
+            return engine is not None
+
+    def submit_burst(self, orders: Sequence[Order]) -> bool:
+        """Give orders to engines that each know how many attempts come; return whether an engine lives."""
+        with self._lock:
+            places = [engine for order in orders if (engine := self._place(order)) is not None]
+            if not places:
                 return False
-            engine = min(live, key=lambda engine: engine.load)
-            handle = engine.actor.run_group.remote(order.task, order.numbers, order.sampling, order.branching)
-            self._running[handle] = order, engine
-            engine.load += len(order.numbers)
+            self._num_bursts += 1
+            counts: Counter[int] = Counter()
+            for order, engine in zip(orders, places, strict=True):
+                counts[engine.index] += len(order.numbers)
+            for order, engine in zip(orders, places, strict=True):
+                self._send(order, engine, burst=Burst(self._num_bursts, counts[engine.index]))
             return True
 
     def poll(self, timeout_s: float) -> list[Outcome]:
@@ -176,6 +193,19 @@ class Fleet:
             calls = [engine.actor.close.remote() for engine in self._engines]
             ray.wait(calls, num_returns=len(calls), timeout=timeout_s)
         self.kill()
+
+    def _place(self, order: Order) -> EngineState | None:
+        """Choose the least loaded engine that lives, and count the order to its load."""
+        live = [engine for engine in self._engines if engine.status is Status.LIVE]
+        engine = min(live, key=lambda engine: engine.load, default=None)
+        if engine is not None:
+            engine.load += len(order.numbers)
+        return engine
+
+    def _send(self, order: Order, engine: EngineState, **options: object) -> None:
+        given = {name: option for name, option in options.items() if option is not None}
+        handle = engine.actor.run_group.remote(order.task, order.numbers, order.sampling, order.branching, **given)
+        self._running[handle] = order, engine
 
     def _introduce(self) -> None:
         """Tell each actor of the others, so that its episodes can go on when its own engine dies."""

@@ -9,6 +9,7 @@ from ..agents.base import Sampling
 from ..envs.task import Task
 from .branching import Branching
 from .trajectory import Trajectory
+from .turn_gate import ScheduledTurns
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,15 @@ class Order:
     numbers: tuple[int, ...]
     sampling: Sampling
     branching: Branching | None = None
+    turns: ScheduledTurns | None = None  # where a schedule is followed
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Orders that are given out at once, of which each engine knows how many attempts come to it."""
+
+    number: int
+    num_attempts: int
 
 
 @dataclass(frozen=True)

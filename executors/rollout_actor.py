@@ -2,8 +2,8 @@
 
 import functools
 import gc
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,12 +16,14 @@ from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
 from ..envs.options import EnvPoolOptions
 from ..envs.task import Task
+from ..errors import ConfigError
 from .branching import Branching
 from .buffer import Group
 from .engines.base import UpdateMode
 from .engines.lockstep import Lockstep, Seat
 from .engines.vllm import VllmConfig, VllmEngine
 from .failover import Failover
+from .fleet_engine import Burst
 from .limits import Limits
 from .multi_turn import MultiTurn
 from .peers import peer
@@ -31,13 +33,15 @@ from .pools.from_options import make_pool, parse_weights
 from .pools.gate import FairGate
 from .pools.gated import GatedGenerator
 from .pools.stats import PoolStats
-from .retry import stable_seed
-from .tree import run_attempts
+from .retry import SeedFor, stable_seed
+from .tree import SeatOf, run_attempts
+from .turn_gate import ScheduledSeat, ScheduledTurns, TurnGate
 from .weights import Bucket
 
 # Objects made before Python looks for cycles. Thousands of episodes live here at once; going over them again and again,
 # at Python's own 700, took even a bare loop over 65,000 of them a fifth of its time.
 GC_THRESHOLD = 50_000
+TURNS_WAIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class RolloutConfig:
     limits: Limits
     env_pool: EnvPoolOptions = field(default_factory=EnvPoolOptions)
     max_retries: int = 2
-    determinism_seed: int | None = None  # seed every request by task, attempt and turn, and sample in lockstep
+    determinism_seed: int | None = None  # seed every request by task, attempt and turn
+    in_lockstep: bool = True  # with that seed; in waves no update could come between two turns of a schedule
 
 
 class RolloutActor:
@@ -66,7 +71,10 @@ class RolloutActor:
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
         self._failover = Failover(self._engine)
         self._generator = _gated(self._failover, config)
-        self._lockstep = None if config.determinism_seed is None else Lockstep(self._engine)
+        has_waves = config.determinism_seed is not None and config.in_lockstep
+        self._lockstep = Lockstep(self._engine) if has_waves else None
+        self._burst: int | None = None  # the number of the last one
+        self._turns = TurnGate()
 
     async def start(self) -> int:
         """Start the engine, and workers for environments where they are asked for; return the context length."""
@@ -77,7 +85,7 @@ class RolloutActor:
     async def restart(self) -> int:
         """Start a dead or hung engine anew and return its context length.
 
-        Until it has weights, episodes wait or ask others; under full determinism they fail, and are begun again.
+        Until it has weights, episodes wait or ask others; in lockstep they fail, and are begun again.
         """
         self._failover.lost()
         await self._engine.restart()
@@ -91,44 +99,87 @@ class RolloutActor:
         """Sample one completion for another actor's episode; raise `EngineDeadError` if this engine cannot."""
         return await self._failover.answer(prompt_ids, sampling, request)
 
-    async def expect(self, num_episodes: int) -> None:
-        """Under full determinism: sample nothing before so many more episodes have come, whenever each comes."""
-        if self._lockstep is not None:
-            self._lockstep.expect(num_episodes)
-
     async def run_group(
-        self, task: Task, attempts: Sequence[int], sampling: Sampling, branching: Branching | None = None
+        self,
+        task: Task,
+        attempts: Sequence[int],
+        sampling: Sampling,
+        branching: Branching | None = None,
+        *,
+        burst: Burst | None = None,
+        turns: ScheduledTurns | None = None,
     ) -> Group:
         """Run the attempts at one task, all at once, on this engine, which has in its cache what branches share.
 
         Attempts that fail as `engine_dead` are for the caller to run elsewhere.
+
+        Args:
+            task: What to do.
+            attempts: Their numbers.
+            sampling: How to sample.
+            branching: Where episodes fork; by default nowhere.
+            burst: In lockstep: nothing is sampled before all of it has come, whenever each order comes.
+            turns: At which versions to sample, where a schedule is followed.
         """
         sampling = _with_stop_ids(sampling, self._stop_token_ids)
-        seed = self._config.determinism_seed
-        seed_for = None if seed is None else functools.partial(_seed, seed)
         branching = branching or Branching()
-        seats = self._seats(attempts, branching)
-        try:
+        self._expect(burst)
+        with self._seats(task, attempts, branching, turns) as seat_of:
             trajectories = await run_attempts(
                 self._executor,
                 task,
                 attempts,
-                lambda attempt: seats.get(attempt) or nullcontext(self._generator),
+                seat_of,
                 sampling,
-                seed_for,
+                self._seed_for(),
                 branching=branching,
                 max_retries=self._config.max_retries,
             )
-        finally:
-            for seat in seats.values():
-                seat.leave()  # those whose run a cancellation kept from beginning
         return Group(task, trajectories)
 
-    def _seats(self, attempts: Sequence[int], branching: Branching) -> dict[int, Seat]:
-        """Under full determinism, seat all attempts at once; those that branch off later have theirs again then."""
-        if self._lockstep is None:
-            return {}
-        seats = {attempt: self._lockstep.seat() for attempt in attempts}
+    async def unfinished_turns(self, version: int, keys: Sequence[int]) -> list[str]:
+        """Wait a moment; return which turns of these orders are still to be sampled at `version` or before."""
+        return await self._turns.unfinished(version, keys, TURNS_WAIT_S)
+
+    def _expect(self, burst: Burst | None) -> None:
+        if self._lockstep is not None and burst is not None and burst.number != self._burst:
+            self._burst = burst.number
+            self._lockstep.expect(burst.num_attempts)
+
+    def _seed_for(self) -> SeedFor | None:
+        seed = self._config.determinism_seed
+        return None if seed is None else functools.partial(_seed, seed)
+
+    @contextmanager
+    def _seats(
+        self, task: Task, attempts: Sequence[int], branching: Branching, turns: ScheduledTurns | None
+    ) -> Iterator[SeatOf]:
+        """Give what each attempt asks for completions."""
+        if turns is not None:
+            with self._turns.following(turns, attempts):
+                yield functools.partial(self._scheduled_seat, task, turns)
+        elif self._lockstep is None:
+            yield lambda attempt: nullcontext(self._generator)
+        else:
+            seats = self._lockstep_seats(self._lockstep, attempts, branching)
+            try:
+                yield seats.__getitem__
+            finally:
+                for seat in seats.values():
+                    seat.leave()  # those whose run a cancellation kept from beginning
+
+    def _scheduled_seat(self, task: Task, turns: ScheduledTurns, attempt: int) -> ScheduledSeat:
+        seed_for = self._seed_for()
+        if seed_for is None:
+            raise ConfigError(
+                "only under full determinism can a schedule be followed; give --train.full_determinism_enable"
+            )
+        turn_of_seed = {seed_for(task.id, attempt, turn): turn for turn in range(len(turns.group.turns[attempt]))}
+        return ScheduledSeat(self._turns, self._generator, turns, attempt, turn_of_seed)
+
+    def _lockstep_seats(self, lockstep: Lockstep, attempts: Sequence[int], branching: Branching) -> dict[int, Seat]:
+        """Seat all attempts at once; those that branch off later have theirs again then."""
+        seats = {attempt: lockstep.seat() for attempt in attempts}
         for tree in branching.trees(attempts):
             for attempt in tree[1:]:
                 seats[attempt].leave()
@@ -170,6 +221,7 @@ class RolloutActor:
         await self._engine.finish_update(version)
         await self._engine.resume()
         self._failover.revived()
+        self._turns.publish(version)
         return self._engine.version
 
     async def close(self) -> None:

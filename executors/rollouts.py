@@ -42,11 +42,19 @@ class Rollouts:
         source: Where tasks come from; only asked under this object's lock.
         pace: How far ahead.
         plan: How.
+        make_dispatcher: What decides; by default freely.
     """
 
-    def __init__(self, engines: Engines, source: TaskSource, pace: Pace, plan: RolloutPlan) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        source: TaskSource,
+        pace: Pace,
+        plan: RolloutPlan,
+        make_dispatcher: Callable[[TaskSource, Pace, RolloutPlan], Dispatcher] = Dispatcher,
+    ) -> None:
         self._engines = engines
-        self._dispatcher = Dispatcher(source, pace, plan)
+        self._dispatcher = make_dispatcher(source, pace, plan)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._is_closed = False

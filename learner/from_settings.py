@@ -132,6 +132,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         env_pool=settings.env_pool,
         max_retries=rollout.max_retries,
         determinism_seed=settings.train.seed if settings.train.full_determinism_enable else None,
+        in_lockstep=not settings.train.async_enable,
     )
 
 

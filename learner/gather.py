@@ -3,11 +3,11 @@
 # A attempts
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..executors.buffer import Group
+from ..executors.buffer import Finished, Group
 from ..executors.trajectory import Trajectory
 from .loop_parts import InterruptedStepError, LoopSettings, Parts
 from .reward_shaping import Floats
@@ -23,12 +23,14 @@ class Gathered:
         rewards: Of their attempts.
         trajectories: All attempts that came, also of groups that were filtered out or dropped.
         metrics: Of the rewards and of the filter, over all groups but the dropped.
+        takes: What was taken each time.
     """
 
     groups: list[Group]
     rewards: StepRewards
     trajectories: list[Trajectory]
     metrics: dict[str, float]
+    takes: tuple[tuple[Finished, ...], ...] = ()
 
 
 def gather(parts: Parts, settings: LoopSettings, on_idle: Callable[[], None]) -> Gathered:
@@ -41,6 +43,7 @@ def gather(parts: Parts, settings: LoopSettings, on_idle: Callable[[], None]) ->
     """
     wanted, num_kept = settings.batches.tasks_per_step, 0
     groups: list[Group] = []
+    takes: list[tuple[Finished, ...]] = []
     dropped: list[Trajectory] = []
     scores: list[Floats] = []
     while num_kept < wanted:
@@ -50,6 +53,7 @@ def gather(parts: Parts, settings: LoopSettings, on_idle: Callable[[], None]) ->
         dropped += [t for group in taken.dropped for t in group.trajectories]
         if not taken.finished:
             break
+        takes.append(taken.finished)
         new = [finished.group for finished in taken.finished]
         scores_A = model_scores_of(parts, new)
         if scores_A is not None:
@@ -58,7 +62,8 @@ def gather(parts: Parts, settings: LoopSettings, on_idle: Callable[[], None]) ->
         num_kept += sum(verdicts(settings, new, scores_A).is_kept) if settings.filters else len(new)
         if taken.is_late and num_kept:
             break
-    return _joined(settings, groups, np.concatenate(scores) if scores else None, dropped)
+    gathered = _joined(settings, groups, np.concatenate(scores) if scores else None, dropped)
+    return replace(gathered, takes=tuple(takes))
 
 
 def _joined(

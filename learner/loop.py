@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..executors.buffer import Group
 from ..executors.buffer_file import FINISHED, write_finished
 from ..executors.failures import check_failures
+from ..executors.schedule import step_record, to_row
 from ..executors.trajectory import Trajectory
 from .advantages import NEEDS_TEACHER
 from .attempts import rollout_metrics, staleness_metrics
@@ -20,7 +21,7 @@ from .evaluation import evaluate
 from .gather import gather
 from .kl_controller import KlController
 from .loop_parts import InterruptedStepError, LoopSettings, LoopState, Parts
-from .records import keep_metrics, keep_trajectories
+from .records import keep_metrics, keep_schedule, keep_trajectories
 from .report import Scores
 from .step_advantages import with_advantages
 from .step_rewards import shaped_rewards
@@ -60,6 +61,7 @@ def run_loop(
                 gathered = gather(parts, settings, partial(_idle, parts, settings))
                 rollouts.begin_learning()
             groups, rewards = gathered.groups, gathered.rewards
+            schedule_row = to_row(step_record(step, parts.sync.version, gathered.takes))
             trajectories = [t for group in groups for t in group.trajectories]
             now = time.monotonic()
             metrics = rollout_metrics(
@@ -115,6 +117,7 @@ def run_loop(
             row = {"step": step, "part": state.part, "version": parts.sync.version, **metrics, "seconds": seconds}
             rows.append(row)
             keep_metrics(parts.folder, row, progress.say)
+            keep_schedule(parts.folder, schedule_row, progress.say)
             progress.step_ended(step, metrics, seconds)
             if is_cut_short:
                 raise InterruptedStepError

@@ -7,6 +7,7 @@ from ..errors import ConfigError
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .loss_choice import CONSTANT_LENGTH, aggregation_choice
 from .option_branches import branch_complaints, check_branches
+from .option_determinism import check_determinism
 from .option_pace import check_pace, pace_complaints
 from .option_ranges import changed_options
 from .schedule import SCHEDULES
@@ -282,6 +283,7 @@ def check_pairs(settings: TrainSettings) -> None:
             raise ConfigError(f"--{given[0]} {need.why.format(s=settings)}")
     check_pace(settings)
     check_branches(settings)
+    check_determinism(settings)
     advantage = settings.algo.advantage
     bounds = advantage.is_correction_threshold or ()
     is_truncated = advantage.is_correction_mode == "truncate" and advantage.is_correction_type is None

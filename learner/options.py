@@ -256,7 +256,9 @@ class TrainOptions:
     seed: int = 42
     """Seed of task order, initialisation and, under full determinism, sampling."""
     full_determinism_enable: bool = False
-    """Seed every request by task, attempt and turn, and use deterministic kernels."""
+    """Seed every request by task, attempt and turn, use deterministic kernels and, in step, sample in waves."""
+    replay_schedule: str | None = None
+    """With async_enable and full_determinism_enable: the schedule.jsonl of another run, to be followed."""
     enable_ema: bool = False
     """Keep a moving average of the actor's weights, and write it beside the final model."""
     ema_beta: float = 0.992

@@ -29,3 +29,11 @@ def keep_metrics(folder: RunFolder, row: Mapping[str, Any], say: Say) -> None:  
         folder.append_metrics(row)
     except StoreError as error:
         say(f"WARNING: {error}. The run goes on")
+
+
+def keep_schedule(folder: RunFolder, row: Mapping[str, Any], say: Say) -> None:  # Any: JSON
+    """Write what a step took and what sampled it, kept for the next step where the disk does not take it."""
+    try:
+        folder.append_schedule(row)
+    except StoreError as error:
+        say(f"WARNING: {error}. The run goes on")

@@ -10,6 +10,8 @@ from ..errors import ConfigError, StoreError
 from ..executors.store import TrajectoryStore
 from ..executors.store_parts import append_whole
 
+METRICS, SCHEDULE = "metrics.jsonl", "schedule.jsonl"
+
 
 class RunFolder:
     """Writes what a run leaves, and reads what an earlier part of it left.
@@ -36,7 +38,7 @@ class RunFolder:
             probe.unlink()
         except OSError as error:
             raise ConfigError(f"--ckpt.output_dir {str(root)!r} cannot be written to: {error}") from error
-        self._unwritten = ""
+        self._unwritten: dict[str, str] = {}  # lines by the name of their file
         self.train_store = TrajectoryStore(self.root / "trajectories" / "train", env=agent)
         self.eval_store = TrajectoryStore(self.root / "trajectories" / "eval", env=agent)
 
@@ -60,22 +62,34 @@ class RunFolder:
         Raises:
             StoreError: The disk does not take them; they are written with the next, and the file is as it was before.
         """
-        self._unwritten += json.dumps(metrics) + "\n"
-        path = self.root / "metrics.jsonl"
-        try:
-            append_whole(path, self._unwritten.encode(), waits=False)
-        except OSError as error:
-            raise StoreError(
-                f"the numbers of this step cannot be written to {str(path)!r}: {error.strerror or error}; free some "
-                "space before the run ends, and they will be"
-            ) from error
-        self._unwritten = ""
+        self._append(METRICS, metrics, "the numbers of this step")
+
+    def append_schedule(self, row: Mapping[str, Any]) -> None:
+        """Add what one step took and what sampled it; as `append_metrics`."""
+        self._append(SCHEDULE, row, "the takings of this step")
 
     def forget_steps_after(self, step: int) -> list[dict[str, Any]]:
         """Remove what was written after this step, since it is taken again; return the numbers of those up to it."""
         for store in (self.train_store, self.eval_store):
             store.forget_after(step)
-        path = self.root / "metrics.jsonl"
+        self._keep_up_to(step, SCHEDULE)
+        return self._keep_up_to(step, METRICS)
+
+    def _append(self, name: str, row: Mapping[str, Any], what: str) -> None:
+        lines = self._unwritten.get(name, "") + json.dumps(row) + "\n"
+        path = self.root / name
+        try:
+            append_whole(path, lines.encode(), waits=False)
+        except OSError as error:
+            self._unwritten[name] = lines
+            raise StoreError(
+                f"{what} cannot be written to {str(path)!r}: {error.strerror or error}; free some space before the run "
+                "ends, and they will be"
+            ) from error
+        self._unwritten.pop(name, None)
+
+    def _keep_up_to(self, step: int, name: str) -> list[dict[str, Any]]:
+        path = self.root / name
         if not path.exists():
             return []
         kept = [row for line in path.read_text().splitlines() if (row := _decoded(line)) and row["step"] <= step]
@@ -96,7 +110,7 @@ class RunFolder:
                 f"--ckpt.output_dir {str(self.root)!r} holds an earlier run and cannot be moved aside from within; "
                 "name another folder, or go on with it by --ckpt.load_enable"
             )
-        if not any((self.root / name).exists() for name in ("metrics.jsonl", "checkpoints", "model")):
+        if not any((self.root / name).exists() for name in (METRICS, "checkpoints", "model")):
             shutil.rmtree(self.root / "trajectories", ignore_errors=True)
             return
         self.moved_to = self.root.with_name(f"{self.root.name}.previous")

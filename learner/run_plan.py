@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..errors import ConfigError
+from ..executors.schedule import RolloutSchedule
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .attention import check_context, check_packable
 from .from_settings import critic_model, engine_dtype, loop_settings, objective, pace, schedule, value_objective
@@ -17,6 +18,7 @@ from .objective import Objective
 from .optimizers import optimizer_config
 from .reward_scoring import RewardReader, normalization, recoding
 from .role_plan import GroupPlan, plan_roles
+from .rollout_choice import schedule_to_follow
 from .schedule import Schedule
 from .settings import TrainSettings
 from .teacher_model import ACTOR_OPTION, check_ids, check_teacher, model_config
@@ -47,6 +49,7 @@ class Plan:
     hidden_size: int
     architecture: str  # a hash; two models with the same one have the same tensors
     critic_architecture: str  # "none" without a critic
+    rollout_schedule: RolloutSchedule | None  # None: rollouts are free
 
 
 def _reward_reader(settings: TrainSettings, policy: "PreTrainedTokenizerBase") -> RewardReader | None:
@@ -142,6 +145,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
         config.get_text_config().hidden_size,
         _architecture(config),
         _critic_architecture(settings, inputs, config),
+        schedule_to_follow(settings),
     )
 
 

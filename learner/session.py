@@ -9,16 +9,13 @@ from typing import Any
 from rich.console import Console
 
 from ..errors import ConfigError
-from ..executors.rollouts import Rollouts
 from .checkpoint import Checkpoint, CheckpointFolder
 from .env_pools import EnvPools
 from .from_settings import (
     critic_model,
     engine_dtype,
     loop_settings,
-    pace,
     rollout_config,
-    rollout_plan,
     update_mode,
 )
 from .frontier import Frontier
@@ -31,6 +28,7 @@ from .memory import MemoryMeter
 from .placement import Cluster, plan_layout
 from .progress import Progress
 from .report import draw_rewards, print_report, summarise
+from .rollout_choice import make_rollouts
 from .run_folder import RunFolder
 from .run_plan import Plan, make_plan, written_by
 from .settings import TrainSettings
@@ -140,7 +138,7 @@ def _start(
     with progress.stage("starting engines and learner"):
         num_parameters = load_all(fleet, teacher, roles, layout, settings)
     frontier = Frontier(inputs.tasks, settings.train.num_episodes, settings.train.seed, inputs.fingerprint)
-    rollouts = Rollouts(fleet, frontier, pace(settings), rollout_plan(settings))
+    rollouts = make_rollouts(settings, plan.rollout_schedule, fleet, frontier, interrupt.is_set)
     stack.callback(rollouts.close)
     pools = EnvPools(fleet, settings.env_pool.timeout_s)
     if settings.ckpt.load_enable:

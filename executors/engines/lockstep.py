@@ -61,8 +61,8 @@ class Lockstep:
         self._sending: set[asyncio.Task[None]] = set()
 
     def expect(self, num_episodes: int) -> None:
-        """Let no wave go out before so many more episodes have taken a seat."""
-        self._num_expected += num_episodes
+        """Let no wave go out before so many more episodes have taken a seat; forget those that never came."""
+        self._num_expected = num_episodes
 
     def seat(self) -> "Seat":
         """Return an episode's own generator; the others wait for it until it leaves."""

@@ -69,8 +69,12 @@ class FakeRolloutActor:
         if self._is_dead:
             raise EngineDeadError("vLLM is gone")
 
-    async def run_group(self, task: Task, attempts, sampling, branching=None) -> Group:
+    async def run_group(self, task: Task, attempts, sampling, branching=None, *, burst=None) -> Group:
         prompt = task.prompt
+        if burst is not None:
+            (self._script.marks / f"engine {self._index} {task.id} of burst {burst.number}").write_text(
+                str(burst.num_attempts)
+            )
         if prompt == "kills the process" and self._script.once(prompt):
             os.kill(os.getpid(), signal.SIGKILL)
         if prompt == "stops the process" and self._script.once(prompt):
@@ -298,3 +302,19 @@ def test_an_actor_that_cannot_be_made_says_why(tmp_path):
     actor = ray.remote(FakeRolloutActor).remote(Script(tmp_path), -1)
     with pytest.raises(WorkerError, match="starting failed in its process: ValueError: this actor cannot be made"):
         call_all([actor.start.remote()], 60, "starting")
+
+
+def test_each_engine_knows_how_much_of_a_burst_comes_to_it(make_fleet, tmp_path):
+    """Three tasks with two attempts each, on two engines that have nothing to do."""
+    fleet = make_fleet()
+    for number in (1, 2):
+        orders = [Order(key, Task(id="abc"[key], prompt="well"), (0, 1), SAMPLING) for key in range(3)]
+        assert fleet.submit_burst(orders)
+        assert [(order.key, engine.index) for order, engine in fleet.running] == [(0, 0), (1, 1), (2, 0)]
+        until = time.monotonic() + 60
+        while fleet.running:
+            assert time.monotonic() < until
+            fleet.poll(0.1)
+        said = {path.name: path.read_text() for path in tmp_path.glob(f"* of burst {number}")}
+        names = {"engine 0 a": "4", "engine 1 b": "2", "engine 0 c": "4"}
+        assert said == {f"{name} of burst {number}": count for name, count in names.items()}

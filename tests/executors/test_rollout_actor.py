@@ -16,6 +16,7 @@ from turngym.executors.engines.lockstep import Lockstep
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.engines.vllm import VllmConfig
 from turngym.executors.failover import Failover
+from turngym.executors.fleet_engine import Burst
 from turngym.executors.limits import Limits
 from turngym.executors.rollout_actor import RolloutActor, RolloutConfig
 
@@ -58,12 +59,14 @@ def actor(tiny_model: Path, echo):
 
 async def test_groups_that_come_one_by_one_sample_in_the_same_waves(actor):
     deterministic = actor(7)
-    await deterministic.expect(4)
-    first = asyncio.create_task(deterministic.run_group(Task(id="b", prompt="go"), (0, 1), Sampling(4)))
+    first, second = (
+        deterministic.run_group(Task(id=name, prompt="go"), (0, 1), Sampling(4), burst=Burst(1, 4)) for name in "ba"
+    )
+    first = asyncio.create_task(first)
     await asyncio.sleep(0.05)
     assert deterministic._engine.waves == []
     async with asyncio.timeout(60):
-        groups = await asyncio.gather(first, deterministic.run_group(Task(id="a", prompt="go"), (0, 1), Sampling(4)))
+        groups = await asyncio.gather(first, second)
     turn = [["a/0/{}", "a/1/{}", "b/0/{}", "b/1/{}"]]
     assert deterministic._engine.waves == [[name.format(t) for name in names] for t in (0, 1) for names in turn]
     assert all(request.sampling.seed is not None for request in deterministic._engine.requests)
@@ -101,11 +104,11 @@ async def test_attempts_that_branch_off_sample_in_lockstep_from_then_on(actor, e
             return copy.copy(self)
 
     deterministic = actor(7, Forks)
-    await deterministic.expect(5)
+    burst = Burst(1, 5)
     async with asyncio.timeout(60):
         groups = await asyncio.gather(
-            deterministic.run_group(Task(id="a", prompt="go"), (0, 1, 2), Sampling(4), Branching((0,), 3)),
-            deterministic.run_group(Task(id="b", prompt="go"), (0, 1), Sampling(4)),
+            deterministic.run_group(Task(id="a", prompt="go"), (0, 1, 2), Sampling(4), Branching((0,), 3), burst=burst),
+            deterministic.run_group(Task(id="b", prompt="go"), (0, 1), Sampling(4), burst=burst),
         )
     waves = [["a/0/0", "b/0/0", "b/1/0"], ["a/0/1", "a/1/1", "a/2/0", "b/0/1", "b/1/1"], ["a/2/1"]]
     assert deterministic._engine.waves == waves
@@ -118,9 +121,8 @@ async def test_without_a_seed_nobody_waits_for_anybody(actor):
     free = actor(None)
     await free.begin_update()
     await free.finish_update(1)  # an engine answers episodes once it has the run's weights
-    await free.expect(100)
     async with asyncio.timeout(60):
-        await free.run_group(Task(id="a", prompt="go"), (0,), Sampling(4))
+        await free.run_group(Task(id="a", prompt="go"), (0,), Sampling(4), burst=Burst(1, 100))
     assert free._engine.waves == []
     await free.close()
 

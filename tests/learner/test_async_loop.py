@@ -10,6 +10,7 @@ import pytest
 from turngym.errors import CheckpointError, EngineDeadError
 from turngym.executors import rollouts as rollouts_module
 from turngym.executors.pacing import Pace
+from turngym.executors.schedule import read_schedule
 from turngym.executors.trajectory import FailureKind
 from turngym.learner.options import AlgoOptions
 
@@ -242,3 +243,16 @@ def test_checkpoints_hold_the_line_that_leads_to_them(tmp_path):
     assert len(lines) == 3
     for shorter, longer in itertools.pairwise(lines):
         assert longer[: len(shorter)] == shorter
+
+
+def test_the_schedule_says_what_each_step_took_and_survives_a_resume(tmp_path):
+    first = Running(Toy(tmp_path))
+    first.ranks.on_train = lambda count: first.interrupt.request() if count == 3 else None
+    assert first.go().state.is_interrupted
+    second = Running(Toy(tmp_path))
+    second.go()
+    schedule = read_schedule(tmp_path / "schedule.jsonl")
+    assert [step.step for step in schedule.steps] == list(range(1, len(rows(second)) + 1))
+    taken = [group.serial for step in schedule.steps for take in step.takes for group in take]
+    assert taken == second.books.trained
+    assert all(len(turns) == 2 for _, group in schedule.of_serial.values() for turns in group.turns if not group.failed)

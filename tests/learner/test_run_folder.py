@@ -28,11 +28,13 @@ def test_steps_after_the_checkpoint_are_forgotten_with_their_trajectories(tmp_pa
     folder = RunFolder(tmp_path / "run", resumes=False)
     for step in (1, 2, 3):
         folder.append_metrics({"step": step})
+        folder.append_schedule({"step": step, "version": step})
         folder.train_store.write(step, [])
     with (folder.root / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "seconds": {"rollout": 1.5}')  # cut off behind a brace
     assert folder.forget_steps_after(2) == [{"step": 1}, {"step": 2}]
     assert (folder.root / "metrics.jsonl").read_text().count("\n") == 2
+    assert [json.loads(line)["version"] for line in (folder.root / "schedule.jsonl").read_text().splitlines()] == [1, 2]
     assert sorted(path.name for path in folder.train_store.folder.iterdir()) == [
         "step_000001.jsonl.gz",
         "step_000002.jsonl.gz",

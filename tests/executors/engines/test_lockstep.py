@@ -63,6 +63,17 @@ async def test_episodes_that_are_expected_are_waited_for():
     assert first.max_context == engine.max_context
 
 
+async def test_who_was_expected_and_never_came_is_forgotten_with_the_next():
+    engine = Recording()
+    lockstep = Lockstep(engine)
+    lockstep.expect(5)  # cancelled before they took their seats
+    lockstep.expect(1)
+    seat = lockstep.seat()
+    async with asyncio.timeout(60):
+        await seat.generate(prompt(1), ONE, request="a")
+    assert engine.waves == [["a"]]
+
+
 async def test_a_cancelled_episode_holds_nobody_up():
     engine = Recording()
     lockstep = Lockstep(engine)
