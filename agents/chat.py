@@ -168,13 +168,12 @@ class ChatConversation:
             self._view = None  # two completions on end: the model went on by itself, which is no chat
         self._has_actions = self._has_actions or len(ids) > 0
         self._note_piece(len(ids), -1)
-        num_end = self._codec.num_special(ids[::-1], _MOST_END_TOKENS)
-        body = self._codec.decode(ids[: len(ids) - num_end])
-        self._answer = _Answer(ids, num_end, body)
-        self._messages.append(Message(role="assistant", content=body))
+        said = self._codec.said(ids, _MOST_END_TOKENS)
+        self._answer = _Answer(ids, said.num_end, said.body)
+        self._messages.append(Message(role="assistant", content=said.body))
         return Action(
-            self._codec.without_special(ids, num_end, body),
-            raw=self._codec.with_end(ids, num_end, body),
+            said.plain,
+            raw=said.raw,
             query=self._codec.decode(self._builder.token_ids()) if with_query else None,
             is_cut=completion.stop_reason is StopReason.LENGTH,
         )
