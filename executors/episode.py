@@ -17,6 +17,7 @@ from ..envs.messages import Message
 from ..envs.task import Task
 from ..errors import EngineError, ProgramError, RewardError
 from .base import Agent, Conversation
+from .deadlines import Deadline
 from .env_pool import EnvFactory, EnvPool, PooledEnv
 from .env_results import Info, StepOutcome, checked_reset, checked_step
 from .failures import EpisodeError, Stage, failure_of
@@ -196,20 +197,19 @@ class Episode:
         """Sample one completion; None when the episode's time ran out meanwhile."""
         timeout_s = self._limits.generate_timeout_s
         request = f"{self._task.id}/{self._attempt}/{self._turn}"
-        task = asyncio.current_task()
         with self._stage(Stage.GENERATE):
-            deadline = asyncio.timeout(min(timeout_s, seconds_left))
+            deadline = Deadline(min(timeout_s, seconds_left))
             try:
-                async with deadline:
+                with deadline:
                     completion = await self._generator.generate(prompt_ids, sampling, request=request)
             except TimeoutError as error:
-                if not deadline.expired():
+                if not deadline.has_expired:
                     raise
                 if seconds_left < timeout_s:
                     return None
                 raise TimeoutError(f"no completion within generate_timeout_s={timeout_s}") from error
             except asyncio.CancelledError as error:
-                if task is not None and task.cancelling():
+                if (task := asyncio.current_task()) is not None and task.cancelling():
                     raise
                 raise EngineError(f"the engine cancelled request {request!r} by itself") from error
             if (length := len(completion.token_ids)) > sampling.max_tokens:
