@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,8 +119,8 @@ class ChatConversation:
         self._builder = SequenceBuilder()
         self._pieces: list[_Piece] = []  # of the sequence being built
         self._has_actions = False  # whether anything was sampled in it
-        self._earlier: list[SequenceBuilder] = []
-        self._forks: list[str] = []
+        self._earlier: tuple[SequenceBuilder, ...] = ()
+        self._forks: tuple[str, ...] = ()
 
     @property
     def messages(self) -> list[Message]:
@@ -130,7 +130,7 @@ class ChatConversation:
     @property
     def forks(self) -> tuple[str, ...]:
         """Why each sequence after the first began."""
-        return tuple(self._forks)
+        return self._forks
 
     def observe(self, observation: list[Message] | RawText, *, is_last: bool = False) -> None:
         """Append what the environment said; only this is tokenised.
@@ -184,12 +184,11 @@ class ChatConversation:
         twin._messages, twin._chat = list(self._messages), list(self._chat)
         twin._builder = self._builder.fork()
         twin._pieces = [copy.copy(piece) for piece in self._pieces]
-        twin._earlier, twin._forks = list(self._earlier), list(self._forks)
         return twin
 
     def sequences(self) -> tuple[Sequence, ...]:
         """All sequences so far; each sampled token is an action in exactly one."""
-        return tuple(builder.build() for builder in [*self._earlier, self._builder])
+        return tuple(builder.build() for builder in (*self._earlier, self._builder))
 
     def _add_raw(self, text: str) -> None:
         if not text:
@@ -222,7 +221,8 @@ class ChatConversation:
             if stop is not None:
                 if self._answer is not None:
                     self._pieces[-1].end = stop
-                self._append(self._encode_next(text[stop:]), len(text))
+                ids = self._encode_next(text[stop:]) if self._pieces else self._encode_first(text, new)
+                self._append(ids, len(text))
                 self._chat, self._view = chat, text
                 return
             rewritten = rewritten or (reading, text)
@@ -256,6 +256,12 @@ class ChatConversation:
             for message in template.answers(body):
                 yield Reading([message], body, self._codec.decode_few(end_ids))
 
+    def _encode_first(self, text: str, new: list[ChatMessage]) -> NDArray[np.int32]:
+        """Tokenise the first prompt; what stands before the user's own words is mostly the same in all episodes."""
+        said = next((text_of(cast(Message, message)) for message in new if message["role"] == "user"), None)
+        place = text.find(said.strip()) if said else 0
+        return self._codec.encode_first(text[: max(place, 0)], text[max(place, 0) :])
+
     def _encode_next(self, text: str) -> NDArray[np.int32]:
         start, stop = (self._pieces[-1].start, self._pieces[-1].stop) if self._pieces else (0, 0)
         return self._codec.encode_after(self._builder.token_ids()[start:stop], text)
@@ -275,8 +281,8 @@ class ChatConversation:
         pieces = self._pieces[:-1] if self._answer is not None else self._pieces
         kept = pieces[: bisect_left(pieces, True, key=lambda piece: not text.startswith(view[: piece.end]))]
         if self._has_actions:
-            self._earlier.append(self._builder)
-            self._forks.append(reason)
+            self._earlier += (self._builder,)
+            self._forks += (reason,)
         self._pieces = kept
         rest = self._encode_next(text[kept[-1].end if kept else 0 :])
         kept_ids = self._builder.token_ids()[: kept[-1].stop if kept else 0]

@@ -62,10 +62,21 @@ class Codec:
         is_bytes = self._backend is not None and isinstance(self._backend.decoder, ByteLevel)
         self._bytes = _TokenBytes(self._backend) if self._backend is not None and is_bytes else None
         self._few: dict[tuple[int, ...], str] = {}
+        self._heads: dict[str, _Head] = {}
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Tokenise text; special tokens written out in it become their ids, none is added."""
         return np.asarray(self._encoded(text), np.int32)
+
+    def encode_first(self, head: str, rest: str) -> NDArray[np.int32]:
+        """Tokenise `head + rest`; the head, such as a system message that many prompts begin with, only once."""
+        known = self._heads.get(head)
+        if known is None:
+            known = self._head(head)
+            if len(self._heads) < _MOST_TEXTS:
+                self._heads[head] = known
+        ids = self.encode_after(known.ids, known.tail + rest)
+        return np.concatenate([known.ids, ids]) if len(known.ids) else ids
 
     def encode_after(self, before: NDArray[np.int32], text: str) -> NDArray[np.int32]:
         """Tokenise text that follows `before`, as if both had been tokenised together.
@@ -73,11 +84,9 @@ class Codec:
         Some tokenizers treat the beginning of a text in a way of their own (they put a space before
         it), so the text is tokenised behind the nearest special token where there is one.
         """
-        tail = before[-_ANCHOR_TOKENS:].tolist()
-        anchors = [place for place, token_id in enumerate(tail) if token_id in self._special]
-        if not anchors or not text:
+        anchor = self._anchor(before[-_ANCHOR_TOKENS:].tolist())
+        if not anchor or not text:
             return self.encode(text)
-        anchor = tail[anchors[-1] :]
         together = self._encoded(self._text_of_few(anchor) + text)
         # Where the text melts into its anchor, the anchor's tokens stand: the model has seen them.
         if together[: len(anchor)] != anchor:
@@ -125,6 +134,23 @@ class Codec:
             ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return cast(list[int], ids)
 
+    def _anchor(self, ids: list[int]) -> list[int]:
+        """Return the ids from the last special token on; none where there is none."""
+        place = len(ids) - 1
+        while place >= 0 and ids[place] not in self._special:
+            place -= 1
+        return ids[place:] if place >= 0 else []
+
+    def _head(self, text: str) -> "_Head":
+        """Part a text behind its last special token, if what follows that is tokenised as if nothing stood before."""
+        ids = self._encoded(text)
+        anchor = self._anchor(ids)
+        tail = self._decoded(anchor[1:])
+        from_anchor = self._decoded(anchor[:1]) + tail
+        if not anchor or not text.endswith(from_anchor) or self._encoded(from_anchor) != anchor:
+            return _Head(np.empty(0, np.int32), text)
+        return _Head(np.asarray(ids[: len(ids) - len(anchor) + 1], np.int32), tail)
+
     def _text_of_few(self, token_ids: list[int]) -> str:
         key = tuple(token_ids)
         text = self._few.get(key)
@@ -143,6 +169,13 @@ class Codec:
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         text = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
         return cast(str, text)
+
+
+class _Head(NamedTuple):
+    """The beginning of a text: its ids, and what is still to be tokenised with the rest."""
+
+    ids: NDArray[np.int32]
+    tail: str
 
 
 class _TokenBytes(dict[int, bytes]):

@@ -5,7 +5,7 @@ import copy
 import math
 import time
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from .failures import EpisodeError, Stage, failure_of
 from .limits import Limits, TokenBound, token_bound
 from .retry import SeedFor
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+
+
+_NO_SECONDS = {stage.value: 0.0 for stage in Stage}
 
 
 class Episode:
@@ -50,7 +53,9 @@ class Episode:
         turn_tokens = sampling.max_tokens
         if limits.max_turn_tokens is not None:
             turn_tokens = min(turn_tokens, limits.max_turn_tokens)
-        self._sampling = replace(sampling, max_tokens=turn_tokens, seed=None)
+        if turn_tokens != sampling.max_tokens or sampling.seed is not None:
+            sampling = replace(sampling, max_tokens=turn_tokens, seed=None)
+        self._sampling = sampling
         self._max_context = min(generator.max_context, limits.max_context or generator.max_context)
         self._started_at = time.monotonic()
         self._turn = BEFORE_FIRST_TURN
@@ -61,7 +66,7 @@ class Episode:
         self._turn_ends: list[TurnEnd] = []
         self._score: float | None = None
         self._extra_logs: dict[str, float] = {}
-        self._seconds = {stage.value: 0.0 for stage in Stage}
+        self._seconds = dict(_NO_SECONDS)
         self._sequences: tuple[Sequence, ...] = ()
         self._messages: tuple[Message, ...] = ()
 
@@ -76,15 +81,15 @@ class Episode:
             self._conversation = self._agent.begin()
             self._conversation.observe(result.observation)
 
-    async def play(self) -> EndReason:
-        """Take turns until the episode ends."""
-        end = await self.play_until(None)
-        assert end is not None  # nothing else stops it
-        return end
+    @overload
+    async def play(self) -> EndReason: ...
 
-    async def play_until(self, turn: int | None) -> EndReason | None:
-        """Take turns until the episode ends, or until this turn is over and it goes on: then return None."""
-        while turn is None or self._turn < turn:
+    @overload
+    async def play(self, until: int) -> EndReason | None: ...
+
+    async def play(self, until: int | None = None) -> EndReason | None:
+        """Take turns until the episode ends, or until a turn is over and it goes on: then return None."""
+        while until is None or self._turn < until:
             with self._stage(Stage.RENDER):
                 prompt_ids = self._talk().prompt_ids()
             bound = self._bound(len(prompt_ids))
