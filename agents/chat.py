@@ -21,7 +21,7 @@ from ..envs.messages import Message, RawText
 from ..errors import TemplateError
 from .base import Completion, Sampling, StopReason
 from .prefix import NOTHING_SAID, Reading, end_of_answer, why_rewritten
-from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder
+from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder, common_length
 from .template import ChatMessage, ChatTemplate, text_of
 from .tokenizer import Codec
 
@@ -296,7 +296,7 @@ class ChatConversation:
         """Return a builder for a context that begins with these ids, branching off the sequence before it."""
         if not self._earlier:
             return SequenceBuilder()
-        shared = _common_length(self._earlier[-1].token_ids(), token_ids)
+        shared = common_length(self._earlier[-1].token_ids(), token_ids)
         return SequenceBuilder(parent=(len(self._earlier) - 1, shared), fork_reason=self._forks[-1])
 
 
@@ -308,9 +308,3 @@ def _plain_text(observation: list[Message]) -> str:
             f"{', '.join(message['role'] for message in observation)}; return a str, or apply the template"
         )
     return "".join(text_of(message) or "" for message in observation)
-
-
-def _common_length(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
-    length = min(len(left), len(right))
-    different = np.flatnonzero(left[:length] != right[:length])
-    return int(different[0]) if len(different) else length

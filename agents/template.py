@@ -100,7 +100,9 @@ class ChatTemplate:
             TemplateError: The template refuses the messages; in its own words.
         """
         try:
-            text = self._rendered(messages, add_generation_prompt, {"strftime_now": strftime_now} if strftime_now else {})
+            text = self._rendered(
+                messages, add_generation_prompt, {"strftime_now": strftime_now} if strftime_now else {}
+            )
         except (JinjaError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             roles = ", ".join(str(message.get("role")) for message in messages[-6:])
             raise TemplateError(

@@ -41,7 +41,8 @@ class Deadline:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         task, timers, self._task, self._timers = self._task, self._timers, None, None
-        assert task is not None and timers is not None  # `__enter__` comes first
+        assert task is not None  # `__enter__` comes first
+        assert timers is not None
         if not self.has_expired:
             timers.forget_one()
         elif task.uncancel() <= self._num_cancelled and kind is asyncio.CancelledError:

@@ -25,8 +25,7 @@ from .limits import Limits, TokenBound, token_bound
 from .retry import SeedFor
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 
-
-_NO_SECONDS = {stage.value: 0.0 for stage in Stage}
+_NO_SECONDS = dict.fromkeys((stage.value for stage in Stage), 0.0)
 
 
 class Episode:
@@ -272,7 +271,7 @@ class Episode:
     def _gather(self) -> None:
         if self._conversation is not None:
             self._messages = tuple(self._conversation.messages)
-            self._sequences = tuple(_fitted(s, self._max_context) for s in self._conversation.sequences())
+            self._sequences = tuple(s.cut(self._max_context) for s in self._conversation.sequences())
 
 
 class _Watch:
@@ -292,18 +291,3 @@ class _Watch:
         if isinstance(error, Exception) and not isinstance(error, EpisodeError):
             raise EpisodeError(failure_of(error, self._stage, self._episode._turn)) from error
         return False
-
-
-def _fitted(sequence: Sequence, max_context: int) -> Sequence:
-    """Cut what nobody will answer, a last observation too long for the context; actions always fit."""
-    if len(sequence) <= max_context:
-        return sequence
-    return replace(
-        sequence,
-        token_ids=sequence.token_ids[:max_context],
-        is_action=sequence.is_action[:max_context],
-        logprobs=sequence.logprobs[:max_context],
-        versions=sequence.versions[:max_context],
-        turn=sequence.turn[:max_context],
-        parent=None if sequence.parent is None else (sequence.parent[0], min(sequence.parent[1], max_context)),
-    )

@@ -137,3 +137,14 @@ def test_folder_without_tokenizer_is_named(tmp_path):
 def test_saved_tokenizer_loads(tokenizer_of, tmp_path):
     tokenizer_of("{{ messages }}").save_pretrained(tmp_path)
     assert load_tokenizer(str(tmp_path)).chat_template == "{{ messages }}"
+
+
+@pytest.mark.parametrize("fixture", ["codec", "spacing_codec"])
+@pytest.mark.parametrize("head", ["", "ab", "ab{end}", "ab{end}{end}ab", "{end}a b{end}", "{end}"])
+@pytest.mark.parametrize("rest", ["", "ab", " ab{end}", "\nb a{end}ab", "{end}"])
+def test_a_head_of_its_own_makes_no_difference(fixture, head, rest, request):
+    codec = request.getfixturevalue(fixture)
+    end = "<|im_end|>" if fixture == "codec" else "<end>"
+    head, rest = head.replace("{end}", end), rest.replace("{end}", end)
+    for _ in range(2):  # the second time the head is known
+        assert codec.encode_first(head, rest).tolist() == codec.encode(head + rest).tolist()
