@@ -1,7 +1,7 @@
 """`Mixture`: several environments in one run, each task for one of them."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DataError, EnvError
@@ -72,11 +72,15 @@ class Mixture(AsyncEnv):
             await self.close()
             self._env, self._name = self._members[name].factory(), name
         own = own_task(task)
-        return await self._call(lambda env: env.reset(seed=own.seed, options={"task": own}))
+        begun: tuple[Observation, dict[str, Any]] = await self._call(
+            lambda env: env.reset(seed=own.seed, options={"task": own})
+        )
+        return begun
 
     async def step(self, action: str) -> StepResult:
         """Answer the action as the member does."""
-        return await self._call(lambda env: env.step(action))
+        outcome: StepResult = await self._call(lambda env: env.step(action))
+        return outcome
 
     async def close(self) -> None:
         """Close the member's environment."""
