@@ -72,28 +72,27 @@ class Mixture(AsyncEnv):
             await self.close()
             self._env, self._name = self._members[name].factory(), name
         own = own_task(task)
-        begun: tuple[Observation, dict[str, Any]] = await self._call(
-            lambda env: env.reset(seed=own.seed, options={"task": own})
+        begun: tuple[Observation, dict[str, Any]] = await _called(
+            self._env, lambda env: env.reset(seed=own.seed, options={"task": own})
         )
         return begun
 
     async def step(self, action: str) -> StepResult:
         """Answer the action as the member does."""
-        outcome: StepResult = await self._call(lambda env: env.step(action))
+        if self._env is None:
+            raise EnvError("Mixture.step was called with no episode running; call reset first")
+        outcome: StepResult = await _called(self._env, lambda env: env.step(action))
         return outcome
 
     async def close(self) -> None:
         """Close the member's environment."""
-        if self._env is not None:
-            await self._call(lambda env: env.close())
-            self._env, self._name = None, ""
+        env, self._env, self._name = self._env, None, ""
+        if env is not None:
+            await _called(env, lambda env: env.close())
 
-    async def _call(self, function: Callable[[Any], Any]) -> Any:  # Any: of both kinds of environments
-        if self._env is None:
-            raise EnvError("Mixture.step was called with no episode running; call reset first")
-        if isinstance(self._env, AsyncEnv):
-            return await function(self._env)
-        return await asyncio.to_thread(function, self._env)
+
+async def _called(env: Any, function: Callable[[Any], Any]) -> Any:  # Any: of both kinds of environments
+    return await function(env) if isinstance(env, AsyncEnv) else await asyncio.to_thread(function, env)
 
 
 def _own_tasks(member: Member, split: Split, seed: int) -> Sequence[Task] | None:

@@ -6,6 +6,7 @@ once, so that counts keep their sum when there are more or fewer processes than 
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from ...envs.base import Stateful
@@ -17,12 +18,13 @@ from .base import EnvFactory, States, unwrapped
 def kept_under(factory: EnvFactory, family: str) -> str:
     """Return the name under which is kept what the class of a factory's environments keeps: that of the family.
 
-    Members of a mixture are families of their own and may be of one class, whose state is one, so it is the class's.
+    Members of a mixture are families of their own and may be of one class, whose state is one, so it is the class's:
+    `module:Class` or, wherever the file lies, `file.py:Class`.
     """
     inner = unwrapped(factory)
     if not isinstance(inner, NamedFactory) or inner.family is None:
         return family
-    return inner.target if isinstance(inner.target, str) else inner.target.__name__
+    return Path(inner.target).name if isinstance(inner.target, str) else inner.target.__name__
 
 
 def state_of(env_class: type) -> Any | None:
