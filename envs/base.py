@@ -49,6 +49,7 @@ class _TaskSource:
     observation_space: ClassVar[gymnasium.Space[Any]] = ChatSpace()
     action_space: ClassVar[gymnasium.Space[str]] = TextSpace()
     wants_query: ClassVar[bool] = False
+    needs_dataset: ClassVar[bool] = False  # its tasks come from a dataset: it has none of its own
     family: ClassVar[str | None] = None  # shares a limit and a weight with all of that name; by default the class's
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:

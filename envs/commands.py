@@ -105,7 +105,7 @@ def _play(arguments: argparse.Namespace) -> int:
     from .resolve import resolve
 
     factory = resolve(arguments.id, parsed_keywords(arguments.keywords))
-    tasks = _dataset_tasks(arguments) or factory.tasks(arguments.split, arguments.seed)
+    tasks = factory.tasks(arguments.split, arguments.seed, _dataset_tasks(arguments))
     if not 0 <= arguments.task < len(tasks):
         raise ConfigError(f"there is no task {arguments.task}; wanted 0 to {len(tasks) - 1}")
     play(factory, tasks[arguments.task])

@@ -31,6 +31,7 @@ BUILTINS = {
     "Guess": "turngym.envs.builtin.guess:Guess",
     "HumanEval": "turngym.envs.builtin.humaneval:HumanEval",
     "Math": "turngym.envs.builtin.math:Math",
+    "Mixture": "turngym.envs.builtin.mixture:Mixture",
     "Prompt": "turngym.envs.builtin.prompt:Prompt",
     "PythonTool": "turngym.envs.builtin.python_tool:PythonTool",
 }

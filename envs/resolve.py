@@ -10,6 +10,7 @@ from gymnasium.envs.registration import registry as gymnasium_registry
 from ..errors import ConfigError, UnknownNameError
 from ..registry import nearest
 from .factory import EnvFactory
+from .members import with_members
 from .registration import COLLECTIONS, Collection, GymnasiumEntry, full_id
 
 
@@ -27,7 +28,7 @@ def resolve(spec: str, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
     """
     factory = find(spec, dict(kwargs or {}))
     factory.check_kwargs()
-    return factory
+    return with_members(factory)
 
 
 def find(spec: str, kwargs: dict[str, Any]) -> EnvFactory:

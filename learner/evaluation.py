@@ -1,7 +1,9 @@
 """Scores a policy on held-out tasks."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+# N tasks
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,7 @@ from ..agents.base import Sampling
 from ..envs.task import Task
 from ..executors.buffer import Group
 from ..executors.rollouts import Rollouts
+from .attempts import member_means
 from .progress import Progress
 
 
@@ -21,6 +24,7 @@ class EvalResult:
         reward: Mean over tasks of the mean over their valid attempts; None when all failed.
         num_tasks, num_attempts, num_failed: Counts.
         groups: The episodes.
+        by_member: As `reward`, of each member of a mixture that has any.
     """
 
     reward: float | None
@@ -28,6 +32,7 @@ class EvalResult:
     num_attempts: int
     num_failed: int
     groups: tuple[Group, ...]
+    by_member: Mapping[str, float] = field(default_factory=dict)
 
 
 def evaluate(
@@ -39,10 +44,12 @@ def evaluate(
     should_stop: Callable[[], bool],
     on_idle: Callable[[], None] = lambda: None,
     judge: Callable[[Sequence[Group]], NDArray[np.float64]] | None = None,
+    members: Sequence[str] = (),
 ) -> EvalResult | None:
     """Run all tasks and return the scores, in the order of the tasks; None when told to stop.
 
-    `judge` gives each attempt's reward, NaN where it has none; by default it is the environment's.
+    `judge` gives each attempt's reward, NaN where it has none; by default it is the environment's. `members` are those
+    of a mixture.
     """
     total = len(tasks)
     done = rollouts.run_all(
@@ -59,14 +66,16 @@ def evaluate(
     rewards_A = _own_rewards(groups) if judge is None else judge(groups)
     places = np.cumsum([len(group.trajectories) for group in groups])[:-1]
     known = [part[np.isfinite(part)] for part in np.split(rewards_A, places)]
-    means = [part.mean() for part in known if len(part)]
+    mean_N = np.array([part.mean() if len(part) else np.nan for part in known])
+    means = mean_N[np.isfinite(mean_N)]
     num_attempts = sum(len(group.trajectories) for group in groups)
     return EvalResult(
-        reward=float(np.mean(means)) if means else None,
+        reward=float(np.mean(means)) if len(means) else None,
         num_tasks=len(groups),
         num_attempts=num_attempts,
         num_failed=num_attempts - sum(group.num_valid for group in groups),
         groups=groups,
+        by_member=member_means(members, [group.task.id for group in groups], mean_N),
     )
 
 

@@ -46,6 +46,8 @@ class PythonTool(AsyncEnv):
         instruction: Said after the problem; empty to say nothing.
     """
 
+    needs_dataset = True
+
     def __init__(
         self,
         sandbox: str = "local",

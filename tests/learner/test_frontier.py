@@ -2,6 +2,7 @@
 
 import pytest
 
+from turngym.envs.mixed_tasks import mixed
 from turngym.envs.task import Task
 from turngym.errors import ConfigError
 from turngym.executors.draws import Draw
@@ -76,3 +77,12 @@ def test_other_tasks_begin_anew_and_say_so():
 def test_no_tasks_are_refused():
     with pytest.raises(ConfigError, match="no tasks"):
         make(0)
+
+
+def test_a_pass_over_a_mixture_keeps_to_its_weights_everywhere():
+    parts = {name: [Task(f"{name}{index}") for index in range(size)] for name, size in (("a", 8), ("b", 4))}
+    frontier = Frontier(mixed(parts, {"a": 2.0, "b": 1.0}), 2, 3, "f")
+    draws = [draw.task.id for draw in drawn(frontier)]
+    assert [one[0] for one in draws] == list("aba" * 8)
+    assert sorted(draws[:12]) == sorted(draws[12:])
+    assert draws[:12] != draws[12:]
