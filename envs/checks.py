@@ -7,6 +7,7 @@ import cloudpickle  # what Ray sends things with
 from ..errors import ConfigError
 from .checks_driver import wrong_methods
 from .checks_episode import check_episodes
+from .checks_fork import check_forks
 from .factory import EnvFactory
 from .problem import Problem
 from .task import Split, Task
@@ -43,6 +44,9 @@ def check_env(
         problems += found
     if own_tasks:
         problems += check_episodes(factory, own_tasks, max_turns, timeout_s, seed)
+        # What goes another way each time cannot be compared with its twin.
+        if not any(problem.severity == "error" or problem.check == "seeding" for problem in problems):
+            problems += check_forks(factory, own_tasks, max_turns, timeout_s, seed)
     return list(dict.fromkeys(problems))
 
 

@@ -56,7 +56,10 @@ def asks_for_none() -> str:
 
 def main() -> None:
     """Print one JSON object."""
-    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}  # none is asked for: none seen
+    os.environ |= {
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+    }  # none is asked for: none seen
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
     ray.init(num_gpus=2, num_cpus=8, object_store_memory=100 << 20, **options)
     found = {

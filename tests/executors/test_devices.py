@@ -91,9 +91,9 @@ def test_every_role_looks_at_its_start(monkeypatch):
     engine = VllmConfig("nowhere", "float32", 64)
     env = object()
     rollout = RolloutConfig(engine, env, Limits(max_context=64))  # type: ignore[arg-type]
-    with pytest.raises(WorkerError, match="^engine 1 .*given none by Ray"):
+    with pytest.raises(WorkerError, match=r"^engine 1 .*given none by Ray"):
         RolloutActor(rollout, on_gpu=True, name="engine 1")
-    with pytest.raises(WorkerError, match="^teacher engine 0 .*has none"):
+    with pytest.raises(WorkerError, match=r"^teacher engine 0 .*has none"):
         ScoringActor(engine, on_gpu=True, name="teacher engine 0")
     with pytest.raises(WorkerError, match=r"^rank 0 of 2 \(\).*given none by Ray"):
         LearnerRank(RankConfig({}, 0, 1, 1.0), 0, 2, on_gpu=True)
