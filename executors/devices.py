@@ -1,8 +1,8 @@
 """Which GPUs a process of the run uses: those that Ray gave its actor, whatever the variable showed before.
 
 Ray sets `CUDA_VISIBLE_DEVICES` itself, but not where `RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES` forbids it: every
-process would then take the first GPU of the node. And it sets it to nothing for an actor that asked for none, though the
-actor may sit in a bundle that has one.
+process would then take the first GPU of the node. And it sets it to nothing for an actor that asked for none, though
+the actor may sit in a bundle that has one.
 """
 
 import os
