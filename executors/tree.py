@@ -73,8 +73,12 @@ async def run_attempts(
 
         return await _Tree(branching or Branching(), seat_of, by_itself).run(numbers, episode, executor.env_factory)
 
-    trees = await asyncio.gather(*map(run, (branching or Branching()).trees(attempts)))
-    return tuple(sorted((leaf for leaves in trees for leaf in leaves), key=lambda leaf: leaf.attempt))
+    try:
+        async with asyncio.TaskGroup() as group:
+            trees = [group.create_task(run(numbers)) for numbers in (branching or Branching()).trees(attempts)]
+    except ExceptionGroup as errors:  # no failure of an episode; the first says what it is
+        raise errors.exceptions[0] from None
+    return tuple(sorted((leaf for tree in trees for leaf in tree.result()), key=lambda leaf: leaf.attempt))
 
 
 class _Tree:

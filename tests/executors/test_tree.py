@@ -326,6 +326,43 @@ async def test_a_bug_says_itself_what_it_is(multi_turn, diary, monkeypatch):
         await run_attempts(multi_turn(diary()), TASK, (0, 1), seat_of, SAMPLING, branching=Branching((0,)))
 
 
+@pytest.mark.parametrize("turns", [(), (0,)])
+async def test_a_bug_in_one_attempt_leaves_no_other_behind(multi_turn, diary, monkeypatch, turns):
+    """The others are in the midst of a step, which would never end; their environments are closed on return."""
+    hanging: list[str] = []
+    all_hang = asyncio.Event()
+
+    async def hang(what):
+        hanging.append(what)
+        if len(hanging) == 2:
+            all_hang.set()
+        await asyncio.Event().wait()
+
+    def broken(self):
+        raise KeyError("a bug")
+
+    class Waits(ScriptedEngine):
+        async def generate(self, prompt_ids, sampling, images=None, request=""):
+            if request.startswith(("t/0/", "t/1/")):
+                await all_hang.wait()
+                return await super().generate(prompt_ids, sampling, images, "t/13/1")
+            return await super().generate(prompt_ids, sampling, images, request)
+
+    monkeypatch.setattr("turngym.executors.episode.Episode.finish", broken)
+    env_class = diary(lambda what: hang(what) if what in ("step C", "step D", "step E") else None)
+    executor = multi_turn(env_class)
+    engine = Waits(lambda request: [ord(".")] if "/13/" in request.name else letters(request))
+    attempts = (0, 1, 2, 3, 4, 5) if turns else (0, 2, 3)
+    with pytest.raises(KeyError, match="a bug"):
+        async with asyncio.timeout(60):
+            await run_attempts(
+                executor, TASK, attempts, lambda _: nullcontext(engine), SAMPLING, branching=Branching(turns)
+            )
+    assert len(hanging) == 2
+    assert executor.env_pool.stats().counts.num_envs == 0
+    assert engine.num_running == 0
+
+
 class Tally(Env):
     """A synchronous environment that forks."""
 
