@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -224,6 +225,7 @@ class Fleet:
                 raise from_ray(error, f"an episode of task {order.task.id!r}", f"engine {engine.index}") from error
             return Outcome(order, (), order.numbers)
         kept = tuple(t for t in trajectories if t.failure is None or t.failure.kind is not FailureKind.ENGINE_DEAD)
+        kept = tuple(replace(t, engine=engine.index) for t in kept)
         if len(kept) < len(trajectories):
             engine.asked_at = 0.0  # its health is asked for at once
         return Outcome(order, kept, tuple(sorted(set(order.numbers) - {t.attempt for t in kept})))

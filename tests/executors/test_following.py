@@ -298,16 +298,19 @@ async def test_what_waits_for_a_version_ends_with_the_schedule():
         waits.set()
         await gate.reach(1)
 
-    with pytest.raises(ScheduleError, match="^the first is wrong$"):
-        async with asyncio.timeout(60):
-            with gate.following(turns, (0, 1)):
-                waiting = asyncio.create_task(later())
-                await waits.wait()
-                gate.fail("the first is wrong")
-                with pytest.raises(ScheduleError, match="^the first is wrong$"):
-                    await waiting
-    with pytest.raises(ScheduleError, match="^the first is wrong$"):
-        await gate.unfinished(0, [3], 60.0)
+    async def order() -> None:
+        with gate.following(turns, (0, 1)):
+            waiting = asyncio.create_task(later())
+            await waits.wait()
+            gate.fail("the first is wrong")
+            with pytest.raises(ScheduleError, match=r"^the first is wrong$"):
+                await waiting
+
+    async with asyncio.timeout(60):
+        with pytest.raises(ScheduleError, match=r"^the first is wrong$"):
+            await order()
+        with pytest.raises(ScheduleError, match=r"^the first is wrong$"):
+            await gate.unfinished(0, [3], 60.0)
 
 
 def serials(taken: Taken | None) -> list[int]:
