@@ -47,7 +47,7 @@ class FailureKind(StrEnum):
     GRADER = "grader"  # no verdict in time
     TEMPLATE = "template"  # the messages cannot be rendered
     PROMPT_TOO_LONG = "prompt_too_long"  # the first prompt leaves no room for an answer
-    FORK_REFUSED = "fork_refused"  # the model's own program kept its environment from being forked
+    FORK_REFUSED = "fork_refused"  # the model's own program kept its environment from being forked; ends no episode
     ENGINE = "engine"
     ENGINE_DEAD = "engine_dead"
     ENGINE_TIMEOUT = "engine_timeout"

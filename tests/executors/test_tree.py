@@ -214,19 +214,33 @@ async def test_without_retries_such_leaves_are_typed_failures(grow, diary):
     assert told(leaves) == ["Aaa", "Aa", "A", "A"]  # what each was before its fork, to look at
 
 
-async def test_a_program_that_cannot_be_copied_costs_it_its_other_leaves(grow, diary):
+async def test_what_a_program_keeps_from_being_copied_stands_for_its_leaves(grow, diary):
+    """It counts as much as what can be copied: a program that holds up forks is neither rewarded nor played down."""
+
     def refuse(what):
         if what == "fork A":
             raise ProgramError("a thread holds it up")
 
     env_class = diary(refuse)
     leaves = await grow(env_class, attempts=range(4), max_retries=3)
-    assert told(leaves) == ["Aaa", "A", "Ccc", "Cdd"]
-    assert leaves[0].is_valid
-    assert (leaves[1].failure.kind, leaves[1].failure.turn) == (FailureKind.FORK_REFUSED, 0)
-    assert "a thread holds it up" in leaves[1].failure.message
-    assert leaves[1].earlier_failures == ()  # it would be refused again
-    assert [leaf.branch_of for leaf in leaves] == [None, (0, 0), None, (2, 0)]
+    assert told(leaves) == ["Aaa", "Aaa", "Ccc", "Cdd"]
+    assert all(leaf.is_valid and leaf.earlier_failures == () for leaf in leaves)
+    assert [leaf.reward for leaf in leaves] == [6.0] * 4
+    assert [leaf.branch_of for leaf in leaves] == [None, (0, 2), None, (2, 0)]
+    assert [leaf.num_sampled for leaf in leaves] == [3, 0, 3, 2]
+
+
+async def test_what_is_refused_after_some_twins_came_stays_with_the_parent(grow, diary):
+    """Three ways, twice: the second twin of the first fork is refused, so that its three leaves are the parent's."""
+    forks = iter(["came", "refused"])
+
+    def refuse(what):
+        if what == "fork A" and next(forks) == "refused":
+            raise ProgramError("a thread holds it up")
+
+    leaves = await grow(diary(refuse), attempts=range(9), turns=(0, 1), factor=3)
+    assert told(leaves) == ["Aaa", "Aaa", "Aac", "Add", "Ade", "Adf", "Aac", "Aah", "Aah"]
+    assert all(leaf.is_valid for leaf in leaves)
 
 
 async def test_who_cannot_fork_just_then_stands_for_its_leaves_until_it_can(grow, diary):
