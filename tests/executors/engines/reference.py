@@ -83,14 +83,14 @@ def buckets_of(tensors: dict[str, torch.Tensor], dtype: str = "float32") -> Iter
 class Rig:
     """An engine with the weights it was ever given; 15 blocks of 128 tokens, so that four long requests do not fit."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, max_context: int = 640, kv_cache_gib: float = 0.004) -> None:
         self.engine = VllmEngine(
             VllmConfig(
                 str(folder),
                 "float32",
-                max_context=640,
+                max_context=max_context,
                 max_num_seqs=4,
-                kv_cache_gib=0.004,
+                kv_cache_gib=kv_cache_gib,
                 num_threads=2,
                 hang_timeout_s=2.0,
             ),
