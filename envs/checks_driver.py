@@ -82,8 +82,8 @@ class Driver:
         self._max_turns = max_turns
         self._timeout_s = timeout_s
         self._is_twin = beside is not None
-        self._loop = LoopThread("turngym-check") if beside is None else beside._loop
-        self._threads = DaemonThreads(1, "turngym-check-env") if beside is None else beside._threads
+        self._loop: LoopThread = LoopThread("turngym-check") if beside is None else beside._loop
+        self._threads: DaemonThreads = DaemonThreads(1, "turngym-check-env") if beside is None else beside._threads
 
     def play(self, task: Task, style: int, seed: int) -> Episode:
         """Play one episode.
