@@ -1,6 +1,7 @@
 """Tree rollouts: what leaves share, what they have for themselves, and what becomes of them when something fails."""
 
 import asyncio
+import itertools
 from collections import Counter
 from contextlib import nullcontext
 
@@ -326,6 +327,38 @@ async def test_cancelled_anywhere_it_closes_all(multi_turn, diary, stage):
     num_made = sum(line == "reset" or line.startswith("fork") for line in env_class.log)
     num_closed = sum(line.startswith("close") for line in env_class.log)
     assert num_closed == num_made - (stage == "fork A")  # which was never made
+
+
+@pytest.mark.parametrize("turns", [(), (0,)])
+async def test_cancelled_in_any_await_it_closes_all(multi_turn, diary, turns):
+    """The loop takes one step more each time before the cancellation, until the attempts are through."""
+
+    class Counted(diary(lambda what: asyncio.sleep(0))):
+        def __init__(self):
+            super().__init__()
+            self.log.append("made")
+
+    executor = multi_turn(Counted)
+    for num_steps in itertools.count():
+        engine = ScriptedEngine(letters)
+        work = run_attempts(
+            executor, TASK, (0, 1), lambda _, e=engine: nullcontext(e), SAMPLING, branching=Branching(turns)
+        )
+        task = asyncio.create_task(work)
+        for _ in range(num_steps):
+            await asyncio.sleep(0)
+        if task.done():
+            break
+        task.cancel()
+        async with asyncio.timeout(60):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert executor.env_pool.stats().counts.num_envs == 0
+        assert engine.num_running == 0
+        counts = Counter(line.split()[0] for line in Counted.log)
+        assert counts["made"] == counts["close"]
+    assert num_steps > 15
+    assert [leaf.is_valid for leaf in task.result()] == [True, True]
 
 
 async def test_a_bug_says_itself_what_it_is(multi_turn, diary, monkeypatch):
