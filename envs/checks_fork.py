@@ -50,7 +50,7 @@ def _begin(driver: Driver, task: Task, texts: list[str]) -> bool:
 
 def _compare(parent: Driver, texts: list[str], others: list[str], wanted: list[str], num_turns: int) -> list[Problem]:
     """Compare a twin, and its parent after it, with an environment that was never forked and did what is wanted."""
-    where = f"after {num_turns} turns" if num_turns else "after reset"
+    where = f"after turn {num_turns - 1}" if num_turns else "after reset"
     try:
         _twin(parent, others)
         if (found := _twin(parent, texts)) != wanted:

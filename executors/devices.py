@@ -15,7 +15,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
-class Seat:
+class Assignment:
     """What Ray says of an actor.
 
     Attributes:
@@ -33,12 +33,12 @@ class Seat:
         return f"{bundle}, with {', '.join(f'{name} {n:g}' for name, n in sorted(self.resources.items())) or 'nothing'}"
 
 
-def own_seat() -> Seat:
+def own_assignment() -> Assignment:
     """Return what Ray says of the actor that asks."""
     import ray
 
     context = ray.get_runtime_context()
-    return Seat(
+    return Assignment(
         gpu_ids=tuple(sorted(context.get_accelerator_ids().get("GPU", ()))),  # Ray keeps them in a set
         resources=context.get_assigned_resources(),
         placement_group=context.get_placement_group_id(),
@@ -46,13 +46,13 @@ def own_seat() -> Seat:
 
 
 def devices_of(
-    actor: str, seat: Seat, environment: Mapping[str, str], *, count: int, shares: bool = False
+    actor: str, assignment: Assignment, environment: Mapping[str, str], *, count: int, shares: bool = False
 ) -> tuple[str, ...] | None:
     """Return the GPUs that an actor is to see, as the variable names them; None: all of the node.
 
     Args:
         actor: Its name, for messages.
-        seat: What Ray says of it.
+        assignment: What Ray says of it.
         environment: Of its process.
         count: GPUs that it works on.
         shares: It was given none on purpose, and works on what others were given.
@@ -62,8 +62,8 @@ def devices_of(
     """
     shown = environment.get(VARIABLE)
     seen = None if shown is None else tuple(name.strip() for name in shown.split(",") if name.strip())
-    devices = seen if shares and not seat.gpu_ids else seat.gpu_ids
-    where = f"{actor} ({seat})"
+    devices = seen if shares and not assignment.gpu_ids else assignment.gpu_ids
+    where = f"{actor} ({assignment})"
     state = f"{VARIABLE} is " + ("not set" if shown is None else repr(shown))
     if devices is None:
         return None
@@ -88,7 +88,7 @@ def take_devices(actor: str, *, count: int = 1, shares: bool = False) -> tuple[s
     Raises:
         WorkerError: See `devices_of`.
     """
-    devices = devices_of(actor, own_seat(), os.environ, count=count, shares=shares)
+    devices = devices_of(actor, own_assignment(), os.environ, count=count, shares=shares)
     if devices is not None:
         os.environ[VARIABLE] = ",".join(devices)
     print(f"{actor} uses GPU {'any of this node' if devices is None else ', '.join(devices)}", flush=True)

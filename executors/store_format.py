@@ -1,8 +1,8 @@
 """A trajectory as plain JSON values and back; token arrays come back bit for bit.
 
 Runs stand for long arrays (`[[turn, length], ...]`), logprobs only for the tokens that have one, as base64 of
-little-endian float32: digits would take ten times as long to write. Schema 1 had digits, and
-said less of the task; up to schema 2 the engine is not known.
+little-endian float32: digits would take ten times as long to write. Schema 1 had digits, and said less of the task;
+up to schema 2 the engine is not known.
 """
 
 import base64

@@ -16,6 +16,9 @@ from .recording import Recorded, check_selection, none_selected, open_recording
 from .terminal import console, one_line
 
 MOST_ROWS = 200
+COLUMNS = (
+    "split", "step", "task", "attempt", "reward", "score", "turns", "tokens", "end", "seconds", "engine", "version"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,20 +141,7 @@ def _print_table(rows: Iterable[Row]) -> None:
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in (
-        "split",
-        "step",
-        "task",
-        "attempt",
-        "reward",
-        "score",
-        "turns",
-        "tokens",
-        "end",
-        "seconds",
-        "engine",
-        "version",
-    ):
+    for name in COLUMNS:
         is_text = name in ("split", "task", "end")
         table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=name != "task")
     for row in rows:

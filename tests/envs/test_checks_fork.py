@@ -122,7 +122,7 @@ class TwinsCannotBeClosed(Diary):
     [
         (SharesItsList, "a twin that was forked after reset answers otherwise than its parent would"),
         (ForgetsARandomState, "a twin that was forked after reset answers otherwise"),
-        (BeginsAnew, "a twin that was forked after 1 turns answers otherwise"),
+        (BeginsAnew, "a twin that was forked after turn 0 answers otherwise"),
         (TakesItsParentsFileAway, "a twin that was forked after reset answers otherwise"),
         (IsItself, "forking raised EnvError: fork returned the environment itself"),
         (ReturnsNothing, "forking raised EnvError: fork returned NoneType"),

@@ -10,7 +10,7 @@ import pytest
 
 from turngym.errors import WorkerError
 from turngym.executors import devices as devices_module
-from turngym.executors.devices import VARIABLE, Seat, devices_of, take_devices
+from turngym.executors.devices import VARIABLE, Assignment, devices_of, take_devices
 from turngym.executors.engines.vllm import VllmConfig
 from turngym.executors.rollout_actor import RolloutActor
 from turngym.executors.scoring_actor import ScoringActor
@@ -19,8 +19,8 @@ PROGRAM = Path(__file__).parent / "devices_under_ray.py"
 GROUP = "04d23841650db39f84c084ad4b0f01000000"
 
 
-def seat(*gpu_ids: str, group: str | None = None) -> Seat:
-    return Seat(gpu_ids, {"CPU": 1.0} | ({"GPU": float(len(gpu_ids))} if gpu_ids else {}), group)
+def assignment(*gpu_ids: str, group: str | None = None) -> Assignment:
+    return Assignment(gpu_ids, {"CPU": 1.0} | ({"GPU": float(len(gpu_ids))} if gpu_ids else {}), group)
 
 
 @pytest.mark.parametrize(
@@ -36,26 +36,31 @@ def seat(*gpu_ids: str, group: str | None = None) -> Seat:
 )
 def test_an_actor_sees_what_it_was_given(shown, given):
     environment = {} if shown is None else {VARIABLE: shown}
-    assert devices_of("engine 1", seat(*given), environment, count=len(given)) == tuple(given)
+    assert devices_of("engine 1", assignment(*given), environment, count=len(given)) == tuple(given)
 
 
 @pytest.mark.parametrize(("shown", "seen"), [(None, None), ("2,3", ("2", "3")), ("1", ("1",))])
 def test_who_shares_sees_what_others_were_given(shown, seen):
     environment = {} if shown is None else {VARIABLE: shown}
-    assert devices_of("teacher engine 0", seat(), environment, count=1, shares=True) == seen
+    assert devices_of("teacher engine 0", assignment(), environment, count=1, shares=True) == seen
 
 
 @pytest.mark.parametrize(
     ("shown", "own", "words", "wrong"),
     [
-        ("", seat(group=GROUP), {"count": 1}, "works on 1 GPUs and was given none by Ray; CUDA_VISIBLE_DEVICES is ''"),
-        ("0,1", seat(), {"count": 1}, "given none by Ray; CUDA_VISIBLE_DEVICES is '0,1': give it num_gpus"),
-        (None, seat(), {"count": 1}, "given none by Ray; CUDA_VISIBLE_DEVICES is not set"),
-        ("", seat(), {"count": 1, "shares": True}, "works on 1 GPUs and has none; CUDA_VISIBLE_DEVICES is ''"),
-        ("", seat("1"), {"count": 1}, "was given GPU 1 by Ray, and CUDA_VISIBLE_DEVICES is '', which hides it"),
-        ("0", seat("1"), {"count": 1}, "was given GPU 1 by Ray, and CUDA_VISIBLE_DEVICES is '0', which hides it"),
-        ("0", seat("0"), {"count": 2}, "works on 2 GPUs and has 0; CUDA_VISIBLE_DEVICES is '0'"),
-        ("0,1", seat("0", "1"), {"count": 1}, "works on 1 GPUs and has 0, 1;"),
+        (
+            "",
+            assignment(group=GROUP),
+            {"count": 1},
+            "works on 1 GPUs and was given none by Ray; CUDA_VISIBLE_DEVICES is ''",
+        ),
+        ("0,1", assignment(), {"count": 1}, "given none by Ray; CUDA_VISIBLE_DEVICES is '0,1': give it num_gpus"),
+        (None, assignment(), {"count": 1}, "given none by Ray; CUDA_VISIBLE_DEVICES is not set"),
+        ("", assignment(), {"count": 1, "shares": True}, "works on 1 GPUs and has none; CUDA_VISIBLE_DEVICES is ''"),
+        ("", assignment("1"), {"count": 1}, "was given GPU 1 by Ray, and CUDA_VISIBLE_DEVICES is '', which hides it"),
+        ("0", assignment("1"), {"count": 1}, "was given GPU 1 by Ray, and CUDA_VISIBLE_DEVICES is '0', which hides it"),
+        ("0", assignment("0"), {"count": 2}, "works on 2 GPUs and has 0; CUDA_VISIBLE_DEVICES is '0'"),
+        ("0,1", assignment("0", "1"), {"count": 1}, "works on 1 GPUs and has 0, 1;"),
     ],
 )
 def test_what_it_cannot_see_is_named(shown, own, words, wrong):
@@ -67,14 +72,14 @@ def test_what_it_cannot_see_is_named(shown, own, words, wrong):
 
 
 def test_actor_and_bundle_are_named():
-    own = Seat((), {"CPU_group_0_04d2": 1.0, "CPU": 1.0}, GROUP)
+    own = Assignment((), {"CPU_group_0_04d2": 1.0, "CPU": 1.0}, GROUP)
     with pytest.raises(WorkerError, match=rf"^engine 1 \(in a bundle of group {GROUP}, with CPU 1, CPU_group_0_04d2 1"):
         devices_of("engine 1", own, {VARIABLE: ""}, count=1)
 
 
 def test_children_see_the_same(monkeypatch):
     monkeypatch.setenv(VARIABLE, "2,3")
-    monkeypatch.setattr(devices_module, "own_seat", lambda: seat("3"))
+    monkeypatch.setattr(devices_module, "own_assignment", lambda: assignment("3"))
     assert take_devices("engine 1") == ("3",)
     program = f"import os; print(os.environ[{VARIABLE!r}])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "3\n"
@@ -87,7 +92,7 @@ def test_every_role_looks_at_its_start(monkeypatch):
     from turngym.learner.rank import LearnerRank, RankConfig
 
     monkeypatch.setenv(VARIABLE, "")
-    monkeypatch.setattr(devices_module, "own_seat", lambda: seat(group=GROUP))
+    monkeypatch.setattr(devices_module, "own_assignment", lambda: assignment(group=GROUP))
     engine = VllmConfig("nowhere", "float32", 64)
     env = object()
     rollout = RolloutConfig(engine, env, Limits(max_context=64))  # type: ignore[arg-type]
