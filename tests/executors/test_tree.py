@@ -357,7 +357,7 @@ async def test_cancelled_in_any_await_it_closes_all(multi_turn, diary, turns):
         assert engine.num_running == 0
         counts = Counter(line.split()[0] for line in Counted.log)
         assert counts["made"] == counts["close"]
-    assert num_steps > 10
+    assert num_steps > 8  # each turn waits for the engine and for the environment
     assert [leaf.is_valid for leaf in task.result()] == [True, True]
 
 
