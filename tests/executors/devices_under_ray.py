@@ -1,5 +1,6 @@
 """A program for `test_devices.py`: starts Ray with two GPUs that are not there, and prints who takes which."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from turngym.executors.devices import VARIABLE, take_devices
 from turngym.executors.ray_calls import from_ray
 
+NUMBERS = itertools.count()
 NOT_SET = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
 
 
@@ -33,8 +35,7 @@ class Engine:
 
 def looks(count: int, num_engines: int, **options: Any) -> list[list[str]]:
     """Start engines of so many GPUs, all at once, and end them again."""
-    remote: Any = Engine
-    engines = [remote.options(num_gpus=count, **options).remote(f"engine {i}", count) for i in range(num_engines)]
+    engines = [_engine(f"engine {i}", count, num_gpus=count, **options) for i in range(num_engines)]
     found: list[list[str]] = ray.get([engine.look.remote() for engine in engines], timeout=60)
     for engine in engines:
         ray.kill(engine)
@@ -45,13 +46,19 @@ def asks_for_none() -> str:
     """Put an engine into a bundle that has a GPU, without asking for it; return how it fails."""
     group = placement_group([{"GPU": 1, "CPU": 1}])
     ray.get(group.ready(), timeout=60)
-    remote: Any = Engine
     where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+    engine = _engine("engine 0", 1, num_cpus=1, scheduling_strategy=where)
     try:
-        ray.get(remote.options(num_cpus=1, scheduling_strategy=where).remote("engine 0", 1).look.remote(), timeout=60)
+        ray.get(engine.look.remote(), timeout=60)
     except RayError as error:
         return str(from_ray(error, "starting the engines", "process 0"))
     return "it started"
+
+
+def _engine(name: str, count: int, **options: Any) -> Any:
+    """Start an engine that lives until it is killed, whoever refers to it: under load Ray was seen to lose count."""
+    remote: Any = Engine
+    return remote.options(lifetime="detached", name=f"{name} {next(NUMBERS)}", **options).remote(name, count)
 
 
 def main() -> None:
