@@ -8,6 +8,7 @@ import cloudpickle  # what Ray sends things with
 from ..errors import ConfigError
 from .checks_driver import wrong_methods
 from .checks_episode import check_episodes
+from .checks_fork import check_forks
 from .factory import EnvFactory
 from .mixed_tasks import member_of, own_task
 from .problem import Problem
@@ -47,6 +48,9 @@ def check_env(
         problems += found
     if own_tasks:
         problems += check_episodes(factory, own_tasks, max_turns, timeout_s, seed)
+        # What goes another way each time cannot be compared with its twin.
+        if not any(problem.severity == "error" or problem.check == "seeding" for problem in problems):
+            problems += check_forks(factory, own_tasks, max_turns, timeout_s, seed)
     return list(dict.fromkeys(problems))
 
 

@@ -20,6 +20,7 @@ from ..envs.task import Task
 from ..errors import ConfigError
 from .branching import Branching
 from .buffer import Group
+from .devices import take_devices
 from .engines.base import UpdateMode
 from .engines.lockstep import Lockstep, Seat
 from .engines.vllm import VllmConfig, VllmEngine
@@ -61,7 +62,9 @@ class RolloutConfig:
 class RolloutActor:
     """Made as an asynchronous Ray actor; its calls run beside each other on one event loop."""
 
-    def __init__(self, config: RolloutConfig, *, on_gpu: bool) -> None:
+    def __init__(self, config: RolloutConfig, *, on_gpu: bool, name: str = "an engine") -> None:
+        if on_gpu:
+            take_devices(name, count=config.engine.tensor_parallel_size)
         gc.set_threshold(GC_THRESHOLD)
         self._config = config
         tokenizer = load_tokenizer(config.engine.model)

@@ -13,7 +13,11 @@ from ..envs.task import Task
 from ..executors.buffer import Group
 from ..executors.rollouts import Rollouts
 from .attempts import member_means
+from .pass_at_k import Tries, mean_pass_at
 from .progress import Progress
+
+SOLVED = 0.99
+"""Scores from here on count as solved; some graders lose a little to rounding."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class EvalResult:
         num_tasks, num_attempts, num_failed: Counts.
         groups: The episodes.
         by_member: As `reward`, of each member of a mixture that has any.
+        pass_at: From k to the mean of pass@k over the tasks with so many valid attempts; for 1 and for the attempts at
+            each task. Empty where the environment's scores, from 0 to 1, do not tell what is solved.
     """
 
     reward: float | None
@@ -33,6 +39,7 @@ class EvalResult:
     num_failed: int
     groups: tuple[Group, ...]
     by_member: Mapping[str, float] = field(default_factory=dict)
+    pass_at: Mapping[int, float] = field(default_factory=dict)
 
 
 def evaluate(
@@ -76,7 +83,17 @@ def evaluate(
         num_failed=num_attempts - sum(group.num_valid for group in groups),
         groups=groups,
         by_member=member_means(members, [group.task.id for group in groups], mean_N),
+        pass_at=_pass_at(groups, attempts_per_task) if judge is None else {},
     )
+
+
+def _pass_at(groups: Sequence[Group], attempts_per_task: int) -> dict[int, float]:
+    scores = [[t.score for t in group.trajectories if t.is_valid] for group in groups]
+    if any(score is None or not 0 <= score <= 1 for task in scores for score in task):
+        return {}
+    problems = [Tries(len(task), sum(score is not None and score >= SOLVED for score in task)) for task in scores]
+    asked = ((k, [tries for tries in problems if tries.num_tries >= k]) for k in {1, attempts_per_task})
+    return {k: mean_pass_at(known, k) for k, known in asked if known}
 
 
 def _own_rewards(groups: Sequence[Group]) -> NDArray[np.float64]:

@@ -237,7 +237,8 @@ def _evaluate(
     shown = "-" if result.reward is None else f"{result.reward:.3f}"
     if result.by_member:
         shown += f" ({', '.join(f'{member} {reward:.3f}' for member, reward in result.by_member.items())})"
-    parts.progress.say(f"step {state.step} | held-out reward {shown} on {result.num_tasks} tasks{failed}")
+    passed = "".join(f", pass@{k} {share:.3f}" for k, share in sorted(result.pass_at.items()))
+    parts.progress.say(f"step {state.step} | held-out reward {shown} on {result.num_tasks} tasks{passed}{failed}")
     episodes = [t for group in result.groups for t in group.trajectories]
     keep_trajectories(parts.folder.eval_store, state.step, episodes, parts.progress.say)
     return list(result.groups)

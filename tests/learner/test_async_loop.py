@@ -190,12 +190,12 @@ def test_a_run_whose_only_checkpoint_is_damaged_does_not_begin_anew_by_itself(tm
 
 def test_with_another_data_set_the_tasks_begin_anew_aloud(tmp_path):
     """R48: trained on a long set, going on with a short one: no position, no finished groups of the old one."""
-    first = Running(Toy(tmp_path, num_tasks=200, num_passes=1))
+    first = Running(Toy(tmp_path, num_tasks=1000, num_passes=1))
     first.ranks.on_train = lambda count: first.interrupt.request() if count == 5 else None
     first.go()
-    second = Running(Toy(tmp_path, num_tasks=10, num_passes=1, fingerprint="another"))
+    second = Running(Toy(tmp_path, num_tasks=20, num_passes=1, fingerprint="another"))
     assert "another set of tasks" in second.lines[0]
-    assert (second.rollouts.num_ready, second.frontier.num_left) == (0, 10)
+    assert (second.rollouts.num_ready, second.frontier.num_left) == (0, 20)
     old = list(second.books.trained)
     second.go()
     assert sorted(second.books.trained[len(old) :]) == wanted(second.toy)

@@ -1,5 +1,9 @@
 """Every task once per pass, in an order and at a position that survive a restart."""
 
+import itertools
+import json
+from dataclasses import asdict
+
 import pytest
 
 from turngym.envs.mixed_tasks import mixed
@@ -49,6 +53,20 @@ def test_a_restored_frontier_goes_on_in_the_same_order():
     begun = drawn(first, 12)  # over the end of the first pass
     assert second.restore(first.state()) is None
     assert begun + drawn(second) == expected
+
+
+def test_a_thousand_tasks_in_batches_of_128_go_on_at_offset_24_of_the_second_pass():
+    """R46: after update 8, 1,024 were drawn; whoever counts 7 batches a pass goes on at 128, and 104 are never seen."""
+    expected = names(drawn(make(1000, 2)))
+    first, second = make(1000, 2), make(1000, 2)
+    begun = [names(drawn(first, 128)) for _ in range(8)]
+    state = FrontierState(**json.loads(json.dumps(asdict(first.state()))))
+    assert (state.position, divmod(state.position, 1000)) == (1024, (1, 24))
+    assert second.restore(state) is None
+    rest = names(drawn(second))
+    assert [*itertools.chain(*begun), *rest] == expected
+    assert rest[:104] == expected[1024:1128]
+    assert sorted(expected) == sorted([*range(1000)] * 2)
 
 
 def test_what_ran_when_the_state_was_taken_is_drawn_again_first():

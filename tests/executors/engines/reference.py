@@ -83,7 +83,9 @@ def buckets_of(tensors: dict[str, torch.Tensor], *, on_gpu: bool) -> Iterator[It
 class Rig:
     """An engine with the weights it was ever given; on a CPU it has 15 blocks of 128 tokens, too few for 4 requests."""
 
-    def __init__(self, folder: Path, *, on_gpu: bool) -> None:
+    def __init__(
+        self, folder: Path, *, on_gpu: bool = False, max_context: int = 640, kv_cache_gib: float = 0.004
+    ) -> None:
         self.on_gpu = on_gpu
         self.pace = 6 if on_gpu else 1  # how many times as long a request is that outlasts updates
         self.tolerance = 1e-2 if on_gpu else 1e-4  # of a logprob
@@ -91,9 +93,9 @@ class Rig:
             VllmConfig(
                 str(folder),
                 "float32",
-                max_context=640 * self.pace,
+                max_context=max_context * self.pace,
                 max_num_seqs=4,
-                kv_cache_gib=0.004,
+                kv_cache_gib=kv_cache_gib,
                 num_threads=2,
                 gpu_memory_utilization=0.2,
                 hang_timeout_s=2.0,

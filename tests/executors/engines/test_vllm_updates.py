@@ -1,15 +1,17 @@
 """Weights that change under running requests of vLLM: every logprob is that of the weights its version names."""
 
 import asyncio
+import copy
 
 import numpy as np
 import pytest
+import torch
 
 from turngym.errors import DeadlineError, EngineError, WeightSyncError
 from turngym.executors.engines import vllm as vllm_module
 from turngym.executors.engines.base import UpdateMode
 
-from .reference import ends_of, kept, recomputed
+from .reference import Rig, ends_of, kept, recomputed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.asyncio(loop_scope="session")]
 
@@ -137,6 +139,38 @@ async def test_keys_and_values_of_older_weights_are_never_used(rig, monkeypatch)
     salted = vllm_module.prompt_of
     monkeypatch.setattr(vllm_module, "prompt_of", lambda token_ids, salt: salted(token_ids, "one for all"))
     assert await worst() > 100 * rig.tolerance  # what the salt keeps away
+
+
+@pytest.mark.soak
+async def test_twenty_updates_under_one_system_prompt_of_a_thousand_tokens(endless_model):
+    """R41: one request per step and what a fresh engine would say; in every other step one runs over the update."""
+    rig = Rig(endless_model, max_context=1024, kv_cache_gib=0.008)
+    prompt = RNG.integers(0, 256, 1000).astype(np.int32)
+    long_prompt = prompt[:700]
+    await rig.engine.start()
+    try:
+        for step in range(20):
+            running = rig.ask(200, long_prompt) if step % 2 else None
+            if running is not None:
+                await rig.sampled(5)
+            await rig.engine.pause(KEEP)
+            model = copy.deepcopy(rig.models[0])
+            with torch.no_grad():
+                for number, parameter in enumerate(model.parameters()):
+                    parameter.mul_(0.8 + 0.4 * float(np.random.default_rng([step, number]).random()))
+            await rig.send(model)
+            await rig.engine.resume()
+            for _ in range(2):  # the second finds the first one's
+                completion = await rig.ask(8, prompt)
+                assert set(completion.versions.tolist()) == {step + 1}
+                assert rig.distance(recomputed, completion, prompt) < rig.tolerance
+            if running is not None:
+                assert not running.done()
+                completion = await running
+                assert set(completion.versions.tolist()) == {step, step + 1}
+                assert rig.distance(kept, completion, long_prompt) < rig.tolerance
+    finally:
+        await rig.engine.close()
 
 
 async def test_scores_are_of_one_set_of_weights(rig):
