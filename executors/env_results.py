@@ -17,6 +17,7 @@ class Info:
 
     score: float | None
     extra_logs: dict[str, float]
+    tools: tuple[dict[str, Any], ...] = ()  # schemas that the model is told of; Any: they are JSON
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,13 @@ def _info(info: object, source: str) -> Info:
     if not isinstance(logs, Mapping):
         raise EnvError(f"{source} returned extra_logs of type {type(logs).__name__}; wanted a dict of numbers")
     score = info.get("score")
+    tools = info.get("tools") or ()
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) for tool in tools):
+        raise EnvError(f"{source} returned tools of type {type(tools).__name__}; wanted a list of JSON schemas")
     return Info(
         score=None if score is None else _finite(score, f"{source}'s score"),
         extra_logs={str(key): _finite(value, f"{source}'s extra_logs[{key!r}]") for key, value in logs.items()},
+        tools=tuple(tools),
     )
 
 

@@ -58,7 +58,7 @@ class ByteConversation:
 
 
 class ByteAgent:
-    def begin(self):
+    def begin(self, tools=()):
         return ByteConversation()
 
 
