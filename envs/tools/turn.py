@@ -41,10 +41,18 @@ async def _run(toolbox: Toolbox, call: ToolCall, rules: ToolRules) -> Shown:
     if call.problem is not None:
         return Shown(call, call.problem, True)
     try:
+        _check_sendable(call)
         content = await toolbox.call(call.name, call.arguments, rules.call_timeout_s)
     except ToolError as error:
         return Shown(call, capped(f"Error: {error}", rules.max_output_chars), True)
     return Shown(call, _capped_parts(content, rules.max_output_chars), False)
+
+
+def _check_sendable(call: ToolCall) -> None:
+    try:
+        json.dumps(dict(call.arguments), allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # NaN, half of a surrogate pair: Python reads them, JSON has neither
+        raise ToolError(f"{call.name} was not called: its arguments are no JSON ({error})") from error
 
 
 def as_messages_of(shown: Sequence[Shown], rules: ToolRules, first_id: int) -> list[Message]:
