@@ -29,7 +29,7 @@ class HttpRequest:
     url: str
     params: dict[str, Any] = field(default_factory=dict)  # Any: what a query can hold
     headers: dict[str, str] = field(default_factory=dict)
-    body: Any = None  # JSON; None sends none
+    body: bytes | None = None  # JSON
     is_repeatable: bool = False
 
 
@@ -48,11 +48,19 @@ class HttpAnswer:
         return self.body.decode(self.encoding, errors="replace")
 
 
-async def ask(client: httpx.AsyncClient, request: HttpRequest, timeout_s: float) -> HttpAnswer:
+async def ask(
+    client: httpx.AsyncClient, request: HttpRequest, timeout_s: float, *, may_fail: bool = False
+) -> HttpAnswer:
     """Send a request and return the answer, unless that says that the server could not do its work.
 
     A connection that was not made, and "too many requests", are tried again; so are a lost connection and a gateway's
     errors where the request may be repeated.
+
+    Args:
+        client: Whose requests have no deadline of their own.
+        request: What is asked.
+        timeout_s: Deadline, repetitions included.
+        may_fail: An answer of 5xx is the caller's to read.
 
     Raises:
         ToolServerError: The server is down, or answers with 5xx or a redirect.
@@ -63,7 +71,7 @@ async def ask(client: httpx.AsyncClient, request: HttpRequest, timeout_s: float)
     try:
         async with deadline:
             for tries_left in range(_TRIES - 1, -1, -1):
-                answer = await _tried(client, request, what, is_last=not tries_left)
+                answer = await _tried(client, request, what, is_last=not tries_left, may_fail=may_fail)
                 if answer is not None:
                     return answer
                 await asyncio.sleep(_PAUSE_S * (_TRIES - tries_left) * random.uniform(0.5, 1.5))
@@ -74,7 +82,9 @@ async def ask(client: httpx.AsyncClient, request: HttpRequest, timeout_s: float)
     raise AssertionError("the last try returns or raises")
 
 
-async def _tried(client: httpx.AsyncClient, request: HttpRequest, what: str, *, is_last: bool) -> HttpAnswer | None:
+async def _tried(
+    client: httpx.AsyncClient, request: HttpRequest, what: str, *, is_last: bool, may_fail: bool
+) -> HttpAnswer | None:
     """Send a request once; None where it may be sent again."""
     is_repeatable = request.is_repeatable or request.method in _REPEATABLE
     try:
@@ -87,6 +97,8 @@ async def _tried(client: httpx.AsyncClient, request: HttpRequest, what: str, *, 
         raise ToolServerError(f"{what}: {type(error).__name__}: {error}; is the server up?") from error
     if not is_last and (answer.status == _TOO_MANY or (is_repeatable and answer.status in _GATEWAY)):
         return None
+    if answer.status >= 500 and may_fail:
+        return answer
     if answer.status >= 500 or answer.status == _TOO_MANY:
         raise ToolServerError(f"{what}: the server answers {answer.status}: {answer.text[:500]}")
     if 300 <= answer.status < 400:
@@ -95,14 +107,18 @@ async def _tried(client: httpx.AsyncClient, request: HttpRequest, what: str, *, 
 
 
 async def _sent(client: httpx.AsyncClient, request: HttpRequest) -> HttpAnswer:
-    body: dict[str, Any] = {} if request.body is None else {"json": request.body}
+    kind = {} if request.body is None else {"Content-Type": "application/json"}
     async with client.stream(
-        request.method, request.url, params=request.params or None, headers=request.headers, **body
+        request.method,
+        request.url,
+        params=request.params or None,
+        headers={**kind, **request.headers},
+        content=request.body,
     ) as response:
         content = bytearray()
         async for chunk in response.aiter_bytes():
             content += chunk[: _MAX_BYTES - len(content)]
             if len(content) == _MAX_BYTES:
                 break
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return HttpAnswer(response.status_code, kind, bytes(content), response.charset_encoding or "utf-8")
+        content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return HttpAnswer(response.status_code, content_type, bytes(content), response.charset_encoding or "utf-8")

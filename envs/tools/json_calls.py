@@ -72,7 +72,11 @@ def _plain_calls(said: str) -> tuple[ToolCall, ...]:
 
 
 def _looks_like_call(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("name"), str) and ("arguments" in value or "parameters" in value)
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("name"), str)
+        and ("arguments" in value or "parameters" in value)
+    )
 
 
 def _call(value: Any) -> ToolCall:

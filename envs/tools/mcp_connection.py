@@ -101,21 +101,21 @@ class McpConnection:
             await asyncio.to_thread(_import_sdk)  # it takes a second or more
             with tempfile.TemporaryFile("w+", errors="replace") as self._log:
                 try:
-                    await self._be_connected()
+                    await self._be_connected(self._log)
                 except Exception as error:
                     self._fail(self._lost(told(error)))
                 self._fail(self._lost("was given up while it started"))
         except MissingPackageError as error:
             self._fail(error)
 
-    async def _be_connected(self) -> None:
+    async def _be_connected(self, log: IO[str]) -> None:
         import anyio
         from mcp import Client
 
         with anyio.CancelScope() as starting:
             stopping = asyncio.create_task(_cancel_when(self._stop, starting))
             try:
-                transport = self.target.transport(self._log)
+                transport = self.target.transport(log)
                 async with Client(transport, mode=self.target.mode, cache=None) as client:
                     self.schemas = await schemas_of(client)
                     self._client = client
@@ -154,4 +154,6 @@ def _import_sdk() -> None:
     try:
         import mcp  # noqa: F401
     except ImportError as error:
-        raise MissingPackageError(f"the environment MCP needs the package mcp: pip install 'turngym[mcp]' ({error})") from error
+        raise MissingPackageError(
+            f"the environment MCP needs the package mcp: pip install 'turngym[mcp]' ({error})"
+        ) from error

@@ -67,5 +67,6 @@ class MCP(ToolLoop):
         )
         self._is_shared, self._with_images = shared, images
 
-    def _new_toolbox(self) -> McpToolbox:
+    def new_toolbox(self) -> McpToolbox:
+        """Return the tools of an episode, not yet opened."""
         return McpToolbox(self._target, is_shared=self._is_shared, with_images=self._with_images)

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import IO, Any, TextIO, cast
 
 from ...errors import ConfigError
 
@@ -49,14 +49,16 @@ class McpTarget:
         """What it is called in messages."""
         return f"the MCP server {self.url or shlex.join(self.command or ())!r}"
 
-    def transport(self, log: TextIO) -> Any:  # Any: the SDK's protocol of it is private
+    def transport(self, log: IO[str]) -> Any:  # Any: the SDK's protocol of it is private
         """Return the way to the server, not yet entered; a process writes its stderr to `log`."""
         if self.command is None:
             return _over_http(self.url or "", dict(self.headers))
         from mcp import StdioServerParameters, stdio_client
 
         program, *arguments = self.command
-        return stdio_client(StdioServerParameters(command=program, args=arguments, env=dict(self.env)), errlog=log)
+        return stdio_client(
+            StdioServerParameters(command=program, args=arguments, env=dict(self.env)), errlog=cast(TextIO, log)
+        )
 
 
 @asynccontextmanager

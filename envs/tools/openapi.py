@@ -1,5 +1,6 @@
 """Tools of an OpenAPI document: each operation is one, its parameters and its JSON body are the arguments."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ class HttpTool:
                 body[name] = value
             elif place is None:
                 raise ToolError(f"{schema_name(self.schema)} takes no argument {name!r}.{nearest(name, self.places)}")
-        sent = whole if self.whole_body else body if self.takes_body else None
+        sent = json.dumps(whole if self.whole_body else body).encode() if self.takes_body else None
         return HttpRequest(self.method, url, query, {**extra, **headers}, sent)
 
 

@@ -46,7 +46,8 @@ class ToolEnv(ToolLoop):
         """Return the episode's object of one of the classes among `tools`."""
         return cast(EpisodeFunctions, self.toolbox).states[kind]
 
-    def _new_toolbox(self) -> EpisodeFunctions:
+    def new_toolbox(self) -> EpisodeFunctions:
+        """Return the tools of an episode, not yet opened."""
         return self._functions.episode()
 
 

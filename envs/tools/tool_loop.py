@@ -24,13 +24,13 @@ class ToolLoop(AsyncEnv, ABC):
     ever scored.
 
     Args:
-        rules: How an episode goes.
+        rules: How an episode goes; also an attribute.
         remote_url: A Python file with `reward_func`, or HTTP URLs; its queries are the prompt and the final answer.
         timeout_s: Deadline of one call of the reward function.
     """
 
     def __init__(self, rules: ToolRules, remote_url: str | None = None, timeout_s: float = 180.0) -> None:
-        self._rules = rules
+        self.rules = rules
         self._reward_func = None if remote_url is None else load_reward(remote_url, timeout_s=timeout_s)
         self._toolbox: Toolbox | None = None
         self._task: Task | None = None
@@ -39,7 +39,7 @@ class ToolLoop(AsyncEnv, ABC):
         self._num_errors = 0
 
     @abstractmethod
-    def _new_toolbox(self) -> Toolbox:
+    def new_toolbox(self) -> Toolbox:
         """Return the tools of an episode, not yet opened."""
 
     @property
@@ -89,9 +89,9 @@ class ToolLoop(AsyncEnv, ABC):
                 "reset(options={'task': Task(id=..., prompt=..., label=...)})"
             )
         self._task = task
-        self._toolbox = self._new_toolbox()
+        self._toolbox = self.new_toolbox()
         await self._toolbox.open(task)
-        self._turns_left, self._num_calls, self._num_errors = self._rules.max_turns, 0, 0
+        self._turns_left, self._num_calls, self._num_errors = self.rules.max_turns, 0, 0
         return self._first(task), {"tools": list(self._toolbox.schemas)}
 
     async def step(self, action: str) -> StepResult:
@@ -102,8 +102,8 @@ class ToolLoop(AsyncEnv, ABC):
         parsed = parsed_answer(action)
         if not parsed.calls or not self._turns_left:
             return await self._end(parsed)
-        shown = await run_calls(self.toolbox, parsed.calls, self._rules)
-        messages = as_messages_of(shown, self._rules, self._num_calls)
+        shown = await run_calls(self.toolbox, parsed.calls, self.rules)
+        messages = as_messages_of(shown, self.rules, self._num_calls)
         self._num_calls += len(shown)
         self._num_errors += sum(each.is_error for each in shown)
         return messages, 0.0, False, False, {}
@@ -125,8 +125,10 @@ class ToolLoop(AsyncEnv, ABC):
         return "", reward.reward, not parsed.calls, bool(parsed.calls), info
 
     def _first(self, task: Task) -> Observation:
-        prompt = [Message(role="user", content=task.prompt)] if isinstance(task.prompt, str) else list(task.prompt or [])
-        system = self._rules.system_prompt
+        prompt = (
+            [Message(role="user", content=task.prompt)] if isinstance(task.prompt, str) else list(task.prompt or [])
+        )
+        system = self.rules.system_prompt
         return prompt if system is None else [Message(role="system", content=system), *prompt]
 
 

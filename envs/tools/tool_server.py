@@ -64,7 +64,8 @@ class ToolServer(ToolLoop):
         super().__init__(rules, remote_url, timeout_s)
         self._place = ServerPlace(url, schemas_path, call_path, tuple(sorted((headers or {}).items())))
 
-    def _new_toolbox(self) -> "HttpToolbox":
+    def new_toolbox(self) -> "HttpToolbox":
+        """Return the tools of an episode, not yet opened."""
         return HttpToolbox(self._place)
 
 
