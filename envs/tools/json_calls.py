@@ -24,8 +24,8 @@ class JsonCalls:
         if said is None:
             return ParsedAnswer("", ())  # it never stopped thinking
         if OPEN not in said:
-            calls = _plain_calls(said)
-            return ParsedAnswer("" if calls else said.strip(), calls)
+            plain = _plain_calls(said)
+            return ParsedAnswer("" if plain else said.strip(), plain)
         content: list[str] = []
         found: list[ToolCall] = []
         place = 0

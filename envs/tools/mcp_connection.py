@@ -5,6 +5,7 @@ cancellations of their own. So the owner enters and leaves, and calls only pass 
 """
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
 _CLOSE_TIMEOUT_S = 15.0  # the SDK's own steps, from closing stdin to SIGKILL, take at most half of it
-_LOG_CHARS = 1000
+_LOG_BYTES = 1000
 _owners: set[asyncio.Task[None]] = set()  # a loop holds its tasks only weakly
 
 
@@ -34,7 +35,7 @@ class McpConnection:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
-        self._log: IO[str] | None = None
+        self._log: IO[bytes] | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -99,7 +100,7 @@ class McpConnection:
     async def _own(self) -> None:
         try:
             await asyncio.to_thread(_import_sdk)  # it takes a second or more
-            with tempfile.TemporaryFile("w+", errors="replace") as self._log:
+            with tempfile.TemporaryFile() as self._log:
                 try:
                     await self._be_connected(self._log)
                 except Exception as error:
@@ -108,7 +109,7 @@ class McpConnection:
         except MissingPackageError as error:
             self._fail(error)
 
-    async def _be_connected(self, log: IO[str]) -> None:
+    async def _be_connected(self, log: IO[bytes]) -> None:
         import anyio
         from mcp import Client
 
@@ -140,8 +141,10 @@ class McpConnection:
         """Return the end of what the process wrote to stderr."""
         if self._log is None or self._log.closed:
             return ""
-        self._log.seek(0)
-        text = self._log.read().strip()[-_LOG_CHARS:]
+        number = self._log.fileno()
+        # Without moving the place where the process, which shares it, writes next.
+        end = os.pread(number, _LOG_BYTES, max(0, os.fstat(number).st_size - _LOG_BYTES))
+        text = end.decode(errors="replace").strip()
         return f"; it wrote: {text}" if text else ""
 
 

@@ -49,16 +49,15 @@ class McpTarget:
         """What it is called in messages."""
         return f"the MCP server {self.url or shlex.join(self.command or ())!r}"
 
-    def transport(self, log: IO[str]) -> Any:  # Any: the SDK's protocol of it is private
+    def transport(self, log: IO[bytes]) -> Any:  # Any: the SDK's protocol of it is private
         """Return the way to the server, not yet entered; a process writes its stderr to `log`."""
         if self.command is None:
             return _over_http(self.url or "", dict(self.headers))
         from mcp import StdioServerParameters, stdio_client
 
         program, *arguments = self.command
-        return stdio_client(
-            StdioServerParameters(command=program, args=arguments, env=dict(self.env)), errlog=cast(TextIO, log)
-        )
+        given = StdioServerParameters(command=program, args=arguments, env=dict(self.env))
+        return stdio_client(given, errlog=cast(TextIO, log))  # of which only the number is used
 
 
 @asynccontextmanager
