@@ -125,7 +125,7 @@ def _tool(
             whole_body = next(name for name in ("body", "request_body", "json_body") if name not in properties)
             properties[whole_body] = schema
             required += [whole_body] if body.get("required") else []
-    name = _name(operation.get("operationId") or f"{method}_{path}")
+    name = _name(operation.get("operationId") or f"{method}{path}")
     told = "\n\n".join(filter(None, [operation.get("summary"), operation.get("description")]))
     parameters = {"type": "object", "properties": properties, "required": required}
     function = {"name": name, "description": told, "parameters": parameters}

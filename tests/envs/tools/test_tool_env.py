@@ -97,8 +97,8 @@ async def test_on_the_last_turn_nothing_is_run_and_what_a_tool_said_is_never_sco
 async def test_the_reward_function_sees_prompt_and_answer_and_no_tool(tmp_path):
     (tmp_path / "reward.py").write_text(
         "def reward_func(queries, prompts, labels):\n"
-        "    return {'rewards': [2.0 if queries == ['What is 2 + 3?5'] and labels == ['5'] else -1.0], 'scores': [1.0],\n"
-        "            'extra_logs': {'length': len(prompts[0])}}\n"
+        "    is_right = (queries, labels) == (['What is 2 + 3?5'], ['5'])\n"
+        "    return {'rewards': [2.0 * is_right], 'scores': [1.0], 'extra_logs': {'length': len(prompts[0])}}\n"
     )
     env = ToolEnv(tools=say, remote_url=str(tmp_path / "reward.py"))
     await begun(env)
