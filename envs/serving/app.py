@@ -126,8 +126,7 @@ async def _reset(service: EnvService, request: Request) -> Json:
         chosen = service.task_at(task.get("split", "train"), task.get("seed", 0), task["index"])
     else:
         chosen = None if task is None else task_of(task)
-    key, observation, info = await service.begin(chosen, seed)
-    return {"session_id": key, "observation": observation, "info": info}
+    return await service.begin(chosen, seed)
 
 
 async def _step(service: EnvService, request: Request) -> Json:

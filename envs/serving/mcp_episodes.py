@@ -90,8 +90,9 @@ class StepEpisode:
         if name == "reset":
             await self.close()
             task = self._service.task_at(arguments.get("split", "train"), 0, arguments.get("index", 0))
-            self._key, observation, _ = await self._service.begin(task, None)
-            return _text(observation)
+            told = await self._service.begin(task, None)
+            self._key = told["session_id"]
+            return _text(told["observation"])
         if name != "step":
             raise ToolError(f"there are the tools reset and step, and no {name!r}")
         if self._key is None:

@@ -128,10 +128,10 @@ class _ClosingApp:
         self._episodes = episodes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
         if scope["method"] == "DELETE":
             key = dict(scope["headers"]).get(_SESSION_HEADER.encode(), b"").decode("latin-1")
             await self._episodes.close(key)
+        await self._app(scope, receive, send)
 
 
 async def _refuse_discovery(context: object, params: object) -> mcp_types.EmptyResult:

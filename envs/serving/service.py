@@ -11,7 +11,7 @@ from ..task import Split, Task
 from .leases import Leases
 from .limits import ServeLimits
 from .session import MAX_THREADS, Session
-from .wire import BadRequestError, Json, action_of, observation_to_json
+from .wire import BadRequestError, Json, action_of
 
 
 class EnvService:
@@ -50,31 +50,24 @@ class EnvService:
             raise BadRequestError(f"there is no task {index}; wanted 0 to {len(tasks) - 1}")
         return tasks[index]
 
-    async def begin(self, task: Task | None, seed: int | None) -> tuple[str, Json, Json]:
-        """Begin an episode; return its session's id, the observation as JSON and the info."""
-        session, observation, info = await Session.begin(self.factory, task, seed, self._threads, self.limits.timeout_s)
+    async def begin(self, task: Task | None, seed: int | None) -> Json:
+        """Begin an episode; return its session's id, the first observation and the info."""
+        session, told = await Session.begin(self.factory, task, seed, self._threads, self.limits.timeout_s)
         key = secrets.token_urlsafe(16)
         try:
             self.sessions.add(key, session)
         except EnvUnavailableError:
             await session.close()
             raise
-        return key, observation_to_json(observation), info
+        return {"session_id": key, **told}
 
     async def step(self, key: str, action: Json, turn: int | None) -> Json:
         """Take a step; one that fails ends the session."""
         try:
             async with self.sessions.using(key) as session:
-                observation, reward, terminated, truncated, info = await session.step(action_of(action), turn)
+                return await session.step(action_of(action), turn)
         except BadRequestError:
             raise
         except Exception:
             await self.sessions.close(key)
             raise
-        return {
-            "observation": observation_to_json(observation),
-            "reward": float(reward),
-            "terminated": bool(terminated),
-            "truncated": bool(truncated),
-            "info": info,
-        }
