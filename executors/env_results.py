@@ -17,7 +17,6 @@ class Info:
 
     score: float | None
     extra_logs: dict[str, float]
-    tools: tuple[dict[str, Any], ...] = ()  # schemas that the model is told of; Any: they are JSON
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,7 @@ class ResetResult:
 
     observation: list[Message] | RawText
     info: Info
+    tools: tuple[dict[str, Any], ...] = ()  # schemas that the model is told of; Any: they are JSON
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,11 @@ def checked_reset(result: object, name: str) -> ResetResult:
     messages = as_messages(observation, source)
     if len(messages) == 0:
         raise EnvError(f"{source} returned an empty observation; the model needs something to answer")
-    return ResetResult(messages, _info(info, source))
+    checked = _info(info, source)
+    tools = info.get("tools") or ()
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) and "function" in tool for tool in tools):
+        raise EnvError(f"{source} returned tools as {tools!r:.200}; wanted a list of OpenAI function schemas")
+    return ResetResult(messages, checked, tuple(tools))
 
 
 def checked_step(result: object, name: str) -> StepOutcome:
@@ -79,13 +83,9 @@ def _info(info: object, source: str) -> Info:
     if not isinstance(logs, Mapping):
         raise EnvError(f"{source} returned extra_logs of type {type(logs).__name__}; wanted a dict of numbers")
     score = info.get("score")
-    tools = info.get("tools") or ()
-    if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) for tool in tools):
-        raise EnvError(f"{source} returned tools of type {type(tools).__name__}; wanted a list of JSON schemas")
     return Info(
         score=None if score is None else _finite(score, f"{source}'s score"),
         extra_logs={str(key): _finite(value, f"{source}'s extra_logs[{key!r}]") for key, value in logs.items()},
-        tools=tuple(tools),
     )
 
 

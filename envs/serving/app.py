@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...errors import ConfigError, EnvLostError, EnvUnavailableError
 from ..base import AsyncEnv, Env
-from ..task import Split
+from ..task import Split, Task
 from .service import EnvService
 from .wire import BadRequestError, Json, encoded, failure_to_json, task_of
 
@@ -122,10 +122,11 @@ async def _reset(service: EnvService, request: Request) -> Json:
     task, seed = body.get("task"), body.get("seed")
     if seed is not None and not isinstance(seed, int):
         raise BadRequestError(f"seed is a whole number, got {seed!r}")
+    chosen: Task | None = None
     if isinstance(task, dict) and "index" in task:
         chosen = service.task_at(task.get("split", "train"), task.get("seed", 0), task["index"])
-    else:
-        chosen = None if task is None else task_of(task)
+    elif task is not None:
+        chosen = task_of(task)
     return await service.begin(chosen, seed)
 
 

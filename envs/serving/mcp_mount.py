@@ -85,7 +85,7 @@ class McpMount:
 
     async def _episode_of(self, context: ServerRequestContext[Any, Any]) -> str:
         """Return the id of a session, whose episode begins with its first request."""
-        key = context.request.headers.get(_SESSION_HEADER) if context.request is not None else None
+        key: str | None = context.request.headers.get(_SESSION_HEADER) if context.request is not None else None
         if key is None:
             raise MCPError(_INVALID_REQUEST, "an episode needs a session: begin with the initialize handshake")
         if key not in self._episodes:

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 
 from ...errors import EnvUnavailableError
 from ..daemon_threads import DaemonThreads
@@ -29,7 +29,7 @@ class EnvService:
         self.sessions: Leases[Session] = Leases(limits.lease_s, limits.max_sessions)
         self._threads = DaemonThreads(MAX_THREADS, "turngym-served")
         self._given_tasks = tasks
-        self._own_tasks = cache(factory.tasks)
+        self._own_tasks = lru_cache(maxsize=8)(factory.tasks)
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:
         """Return the tasks that clients may name by their index."""

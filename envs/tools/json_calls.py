@@ -1,6 +1,7 @@
 """The default parser: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, or an answer that is such JSON."""
 
 import json
+import re
 from typing import Any
 
 from ..graders.math_text import final_text
@@ -9,6 +10,7 @@ from .calls import ParsedAnswer, ToolCall
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _WANTED = '{"name": "TOOL", "arguments": {...}}'
 _DECODER = json.JSONDecoder()
+_GAP = re.compile(r"[\s,;]*")
 
 
 class JsonCalls:
@@ -45,7 +47,7 @@ def _block(text: str, start: int) -> tuple[list[ToolCall], int]:
     calls: list[ToolCall] = []
     place = start
     while True:
-        place += len(text[place:]) - len(text[place:].lstrip(" \t\r\n,;"))
+        place = _end_of_gap(text, place)
         if text.startswith(CLOSE, place):
             return calls or [_unreadable("the block is empty")], place + len(CLOSE)
         if place == len(text) or text.startswith(OPEN, place):
@@ -57,6 +59,11 @@ def _block(text: str, start: int) -> tuple[list[ToolCall], int]:
             calls.append(_unreadable(_reason(error)))
             return calls, len(text) if end < 0 else end + len(CLOSE)
         calls += [_call(item) for item in (value if isinstance(value, list) and value else [value])]
+
+
+def _end_of_gap(text: str, start: int) -> int:
+    gap = _GAP.match(text, start)
+    return gap.end() if gap else start
 
 
 def _plain_calls(said: str) -> tuple[ToolCall, ...]:

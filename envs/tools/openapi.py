@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit
 
 from ...errors import ToolError, ToolServerError
 from ...registry import nearest
@@ -163,11 +163,11 @@ def _resolved(document: Json, value: Json, depth: int = 0) -> Json:
 def _base_of(document: Json, url: str) -> str:
     """Return where paths begin: at the server that the user named, below the path that the document gives."""
     servers = document.get("servers") or []
-    path = urlsplit(servers[0].get("url", "")).path if servers else ""
+    path = urlsplit(str(servers[0].get("url", ""))).path if servers else ""
     if not path.strip("/"):
         return url.rstrip("/")
     scheme, host, _, _, _ = urlsplit(url)
-    return urlunsplit((scheme, host, path.rstrip("/"), "", ""))
+    return f"{scheme}://{host}{path.rstrip('/')}"
 
 
 def _name(name: str) -> str:

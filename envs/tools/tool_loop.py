@@ -77,6 +77,13 @@ class ToolLoop(AsyncEnv, ABC):
             f"{type(self).__name__} has no tasks of its own; name a dataset with --data.prompt_dataset, or define tasks"
         )
 
+    def complaints(self, tasks: Sequence[Task]) -> list[str]:
+        """Say that nothing gives a reward."""
+        if self._reward_func is not None or type(self).reward is not ToolLoop.reward:
+            return []
+        name = type(self).__name__
+        return [f"{name} has no reward of its own, so all are 0 unless a reward model scores; give --reward.remote_url"]
+
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:

@@ -148,7 +148,10 @@ def _read_tools(place: ServerPlace, url: str, answer: HttpAnswer) -> list[HttpTo
     if isinstance(document, list):
         tools = tools_of_functions(document, place.url, place.call_path)
     elif isinstance(document, dict) and str(document.get("openapi", "")).startswith("3"):
-        tools = tools_of_openapi(document, place.url, dict(place.headers))
+        try:
+            tools = tools_of_openapi(document, place.url, dict(place.headers))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ToolServerError(f"{url} is no OpenAPI document that can be read: {error!r}") from error
     else:
         raise ToolServerError(f"{url} is neither an OpenAPI 3 document nor a list of function schemas")
     if not tools:

@@ -21,7 +21,7 @@ class Shown:
 
 
 async def run_calls(toolbox: Toolbox, calls: Sequence[ToolCall], rules: ToolRules) -> list[Shown]:
-    """Run calls at once and return what came of each, in their order.
+    """Run calls at once and return what came of each, in their order; of those beyond `max_calls`, one says so.
 
     Raises:
         TurnGymError: What the tools need failed, by no doing of the model.
@@ -33,8 +33,11 @@ async def run_calls(toolbox: Toolbox, calls: Sequence[ToolCall], rules: ToolRule
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    too_many = f"Not run: at most {rules.max_calls} calls of one answer are."
-    return [task.result() for task in tasks] + [Shown(call, too_many, True) for call in calls[rules.max_calls :]]
+    shown = [task.result() for task in tasks]
+    if num_more := len(calls) - len(shown):
+        told = f"Not run, and {num_more - 1} more: at most {rules.max_calls} calls of one answer are."
+        shown.append(Shown(calls[rules.max_calls], told, True))
+    return shown
 
 
 async def _run(toolbox: Toolbox, call: ToolCall, rules: ToolRules) -> Shown:

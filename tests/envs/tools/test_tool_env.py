@@ -117,10 +117,10 @@ async def test_the_reward_function_sees_prompt_and_answer_and_no_tool(tmp_path):
 async def test_long_results_and_many_calls_are_cut_and_say_so():
     env = ToolEnv(tools=[say], max_output_chars=20, max_calls=2)
     await begun(env)
-    results, *_ = await env.step(call("say", text="ab", times=50) + call("say", text="b") + call("say", text="c"))
+    results, *_ = await env.step(call("say", text="ab", times=50) + call("say", text="b") + 3 * call("say", text="c"))
     assert results[0]["content"] == "ababababab\n[80 of 100 characters left out]\nababababab"
     assert results[1]["content"] == "b"
-    assert results[2]["content"] == "Not run: at most 2 calls of one answer are."
+    assert [result["content"] for result in results[2:]] == ["Not run, and 2 more: at most 2 calls of one answer are."]
     await env.close()
 
 
