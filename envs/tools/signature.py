@@ -44,7 +44,7 @@ class Signature:
         except PydanticUserError as error:
             raise ConfigError(f"tool {name!r} takes what has no JSON schema: {str(error).splitlines()[0]}") from error
         parameters_schema.setdefault("properties", {})
-        parameters_schema.pop("description", None)
+        parameters_schema.pop("additionalProperties")  # known without saying, and `bind` holds it
         description = "\n\n".join(filter(None, [documented.short_description, documented.long_description]))
         self.schema: Schema = {
             "type": "function",

@@ -5,14 +5,25 @@ import json
 
 import numpy as np
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from turngym.agents.base import Sampling
 from turngym.agents.chat import ChatAgent
 from turngym.envs.factory import EnvFactory
+from turngym.envs.serving.app import env_app
+from turngym.envs.serving.limits import ServeLimits
+from turngym.envs.serving.mcp_mount import McpMount
+from turngym.envs.serving.served_env import ServedEnv
+from turngym.envs.serving.service import EnvService
 from turngym.envs.task import Task
+from turngym.envs.tools.mcp_env import MCP
 from turngym.envs.tools.tool_env import ToolEnv
+from turngym.envs.tools.tool_loop import ToolLoop
+from turngym.envs.tools.tool_server import ToolServer
 from turngym.errors import EnvError
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.limits import Limits
@@ -60,9 +71,47 @@ def call(name, **arguments) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
-async def play(tokenizer, pool, answers, **limits):
+class Judge(ToolLoop):
+    """Scores the answer, wherever the tools are."""
+
+    async def reward(self, answer: str) -> float:
+        return float(answer == self.task.label)
+
+
+class SumOverHttp(Judge, ToolServer): ...
+
+
+class SumOverMcp(Judge, MCP): ...
+
+
+async def add_over_http(request) -> Response:
+    arguments = await request.json()
+    if not {"a", "b"} <= set(arguments):
+        return PlainTextResponse("a sum has two terms", 422)
+    return PlainTextResponse(str(add(**arguments)))
+
+
+def everywhere(live) -> dict[str, EnvFactory]:
+    """Offer the same tools in every way there is."""
+    own = EnvFactory("Sum", Sum)
+    service = EnvService(own, ServeLimits())
+    served = live(env_app(service, "k", McpMount(service)))
+    schemas = JSONResponse(Sum().new_toolbox().schemas)
+    routes = [Route("/tools", schemas), Route("/call/add", add_over_http, methods=["POST"])]
+    others = {"url": live(Starlette(routes=routes)), "schemas_path": "/tools", "call_path": "/call/{name}"}
+    key = {"Authorization": "Bearer k"}
+    return {
+        "functions": own,
+        "served": EnvFactory("ServedEnv", ServedEnv, {"url": served, "key": "k"}),
+        "mcp": EnvFactory("MCP", SumOverMcp, {"url": f"{served}/mcp", "headers": key}),
+        "http": EnvFactory("ToolServer", SumOverHttp, others),
+    }
+
+
+async def play(tokenizer, pool, answers, factory=None, **limits):
     replies = [tokenizer.encode(f"{answer}<|end|>") for answer in answers]
-    executor = MultiTurn(ChatAgent(tokenizer), EnvFactory("Sum", Sum), pool, Limits(**limits))
+    factory = factory or EnvFactory("Sum", Sum)
+    executor = MultiTurn(ChatAgent(tokenizer), factory, pool, Limits(**limits))
     async with asyncio.timeout(60):
         return await executor.run(TASK, 0, ScriptedEngine(replies), Sampling(max_tokens=400))
 
@@ -98,3 +147,31 @@ async def test_a_failure_behind_a_tool_is_no_reward(tokenizer, pool):
     assert trajectory.failure.kind is FailureKind.ENV
     assert "the database is gone" in trajectory.failure.message
     assert len(trajectory.rewards_per_turn) == 0
+
+
+async def test_the_same_tools_in_other_places_give_the_same_tokens(tokenizer, pool, live):
+    answers = [call("add", a=2, b=3) + call("add", a=-1, b=1), "<tool_call>{</tool_call>", "5"]
+    played = {name: await play(tokenizer, pool, answers, factory) for name, factory in everywhere(live).items()}
+    expected = played["functions"]
+    assert expected.rewards_per_turn.tolist() == [0.0, 0.0, 1.0]
+    for name, trajectory in played.items():
+        assert trajectory.failure is None, name
+        assert trajectory.rewards_per_turn.tolist() == expected.rewards_per_turn.tolist(), name
+        assert trajectory.extra_logs == expected.extra_logs, name
+        (sequence,), (wanted,) = trajectory.sequences, expected.sequences
+        assert tokenizer.decode(sequence.token_ids) == tokenizer.decode(wanted.token_ids), name
+        np.testing.assert_array_equal(sequence.token_ids, wanted.token_ids, name)
+        np.testing.assert_array_equal(sequence.is_action, wanted.is_action, name)
+
+
+async def test_a_server_that_is_down_is_no_reward(tokenizer, pool):
+    for factory in (
+        EnvFactory("ToolServer", SumOverHttp, {"url": "http://127.0.0.1:9"}),
+        EnvFactory("MCP", SumOverMcp, {"url": "http://127.0.0.1:9/mcp"}),
+        EnvFactory("ServedEnv", ServedEnv, {"url": "http://127.0.0.1:9", "key": "k"}),
+    ):
+        trajectory = await play(tokenizer, pool, ["5"], factory)
+        assert trajectory.failure is not None
+        assert trajectory.failure.kind is FailureKind.ENV
+        assert "ToolServerError" in trajectory.failure.message
+        assert len(trajectory.rewards_per_turn) == 0

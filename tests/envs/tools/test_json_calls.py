@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from turngym.envs.tools.calls import ToolCall
@@ -81,3 +82,36 @@ def test_what_follows_an_unreadable_block_is_read():
     content, calls = JSON_CALLS.parse(f"<tool_call>nonsense</tool_call> and <tool_call>{ADD}</tool_call>")
     assert content == "and"
     assert [call.problem is None for call in calls] == [False, True]
+
+
+def test_whatever_a_model_writes_is_read_without_an_error():
+    pieces = [
+        "<tool_call>",
+        "</tool_call>",
+        "<think>",
+        "</think>",
+        *ADD,
+        ADD,
+        "{",
+        "[",
+        ",",
+        '"',
+        "\\",
+        "\ud800",
+        "1e999",
+        " ",
+    ]
+    rng = np.random.default_rng(0)
+    num_calls = 0
+    for _ in range(3000):
+        chosen = rng.integers(len(pieces), size=rng.integers(1, 30))
+        content, calls = JSON_CALLS.parse("".join(pieces[place] for place in chosen))
+        assert isinstance(content, str)
+        assert all((call.problem is None) == bool(call.name) or call.problem for call in calls)
+        num_calls += len(calls)
+    assert num_calls > 100
+
+
+def test_a_long_answer_is_read_in_one_go():
+    (first, *_, last) = JSON_CALLS.parse("<tool_call>" + "1," * 50_000).calls
+    assert first == last

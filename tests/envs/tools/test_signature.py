@@ -32,7 +32,6 @@ def test_the_schema_comes_from_signature_hints_and_docstring():
             "description": "Search the web.\n\nSlowly.",
             "parameters": {
                 "type": "object",
-                "additionalProperties": False,
                 "required": ["query"],
                 "properties": {
                     "query": {"type": "string", "description": "What to look for."},
