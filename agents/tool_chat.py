@@ -1,9 +1,10 @@
-"""Conversations with tools: the template tells the model of them, or else a message does; answers come back parsed."""
+"""Conversations with tools: the model is told of them whatever its template can do, and answers come back parsed."""
 
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ..envs.base import Action
@@ -12,7 +13,7 @@ from ..envs.tools.calls import Schema, ToolCallParser, schema_name
 from ..errors import TemplateError
 from .base import Completion, Sampling
 from .chat import ChatConversation
-from .template import ChatTemplate
+from .template import ChatTemplate, text_of
 from .tokenizer import Codec
 
 if TYPE_CHECKING:
@@ -36,11 +37,13 @@ class ToolTemplate:
     Attributes:
         template: With the tools, if it shows them; None where texts are sent as they are.
         preface: What tells the model instead, in a message of this role.
+        shows_results: Messages of role `tool` are shown; otherwise the user says what they hold.
     """
 
     template: ChatTemplate | None
     preface: str | None = None
     role: str = "system"
+    shows_results: bool = True
 
 
 class ToolTemplates:
@@ -67,9 +70,10 @@ class ToolTemplates:
         with_tools = ChatTemplate(self._tokenizer, template_kwargs=self._kwargs, tools=tools)
         told, untold = (_rendered(each, Message(role="user", content=_USER)) for each in (with_tools, plain))
         if all(told.count(schema_name(tool)) > untold.count(schema_name(tool)) for tool in tools):
-            return ToolTemplate(with_tools)
+            return ToolTemplate(with_tools, shows_results=_shows_results(with_tools))
         preface = _PREFACE.format(schemas="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
-        return ToolTemplate(plain, preface, "system" if _shows_system(plain) else "user")
+        role = "system" if _shows_system(plain) else "user"
+        return ToolTemplate(plain, preface, role, _shows_results(plain))
 
 
 class ToolConversation(ChatConversation):
@@ -86,6 +90,8 @@ class ToolConversation(ChatConversation):
         if not self._is_told and not isinstance(observation, RawText):
             observation = _prefaced(observation, self._told)
         self._is_told = True
+        if not self._told.shows_results and not isinstance(observation, RawText):
+            observation = _results_by_user(observation)
         super().observe(observation, is_last=is_last)
 
     def record(self, completion: Completion, sampling: Sampling, *, with_query: bool = False) -> Action:
@@ -104,6 +110,31 @@ def _prefaced(messages: list[Message], told: ToolTemplate) -> list[Message]:
         both = f"{content}\n\n{preface}" if told.role == "system" else f"{preface}\n\n{content}"
         return [{**first, "content": both}, *messages[1:]]
     return [Message(role="system" if told.role == "system" else "user", content=preface), *messages]
+
+
+def _results_by_user(messages: list[Message]) -> list[Message]:
+    """Put the results of tools that follow one another into one message of the user."""
+    put: list[Message] = []
+    for is_result, together in groupby(messages, key=lambda message: message["role"] == "tool"):
+        if not is_result:
+            put += together
+            continue
+        results = [f"<tool_response>\n{text_of(message) or ''}\n</tool_response>" for message in together]
+        put.append(Message(role="user", content="\n".join(results)))
+    return put
+
+
+def _shows_results(template: ChatTemplate) -> bool:
+    """Say whether a result behind an answer is shown; some templates drop it, or want calls in a form of their own."""
+    talk: list[Message] = [
+        Message(role="user", content="a"),
+        Message(role="assistant", content="b"),
+        Message(role="tool", name="c", tool_call_id="call_0", content=_USER),
+    ]
+    try:
+        return _USER in _rendered(template, *talk)
+    except TemplateError:
+        return False
 
 
 def _shows_system(template: ChatTemplate) -> bool:

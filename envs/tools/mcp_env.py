@@ -31,7 +31,6 @@ class MCP(ToolLoop):
         call_timeout_s: Deadline of one call.
         max_output_chars: Shown of what one call gave.
         system_prompt: A system message before the task's prompt.
-        result_role: Who says what a call gave; `user` for models whose template knows no tools.
         timeout_s: Deadline of one call of the reward function.
     """
 
@@ -51,10 +50,9 @@ class MCP(ToolLoop):
         call_timeout_s: float = 30.0,
         max_output_chars: int = 4000,
         system_prompt: str | None = None,
-        result_role: Literal["tool", "user"] = "tool",
         timeout_s: float = 180.0,
     ) -> None:
-        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt, result_role)
+        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt)
         super().__init__(rules, remote_url, timeout_s)
         words = shlex.split(command) if isinstance(command, str) else command
         self._target = McpTarget(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from ...registry import with_absolute_file
 from .functions import EpisodeFunctions, Functions, ToolSource
@@ -22,7 +22,6 @@ class ToolEnv(ToolLoop):
         call_timeout_s: Deadline of one call.
         max_output_chars: Shown of what one call gave.
         system_prompt: A system message before the task's prompt.
-        result_role: Who says what a call gave; `user` for models whose template knows no tools.
         timeout_s: Deadline of one call of the reward function.
     """
 
@@ -35,10 +34,9 @@ class ToolEnv(ToolLoop):
         call_timeout_s: float = 30.0,
         max_output_chars: int = 4000,
         system_prompt: str | None = None,
-        result_role: Literal["tool", "user"] = "tool",
         timeout_s: float = 180.0,
     ) -> None:
-        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt, result_role)
+        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt)
         super().__init__(rules, remote_url, timeout_s)
         self._functions = _functions(_listed(tools))
 

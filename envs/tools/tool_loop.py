@@ -110,7 +110,7 @@ class ToolLoop(AsyncEnv, ABC):
         if not parsed.calls or not self._turns_left:
             return await self._end(parsed)
         shown = await run_calls(self.toolbox, parsed.calls, self.rules)
-        messages = as_messages_of(shown, self.rules, self._num_calls)
+        messages = as_messages_of(shown, self._num_calls)
         self._num_calls += len(shown)
         self._num_errors += sum(each.is_error for each in shown)
         return messages, 0.0, False, False, {}

@@ -5,7 +5,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...errors import ConfigError, ToolError, ToolServerError
@@ -41,7 +41,6 @@ class ToolServer(ToolLoop):
         call_timeout_s: Deadline of one call, repetitions included.
         max_output_chars: Shown of what one call gave.
         system_prompt: A system message before the task's prompt.
-        result_role: Who says what a call gave; `user` for models whose template knows no tools.
         timeout_s: Deadline of one call of the reward function.
     """
 
@@ -57,10 +56,9 @@ class ToolServer(ToolLoop):
         call_timeout_s: float = 30.0,
         max_output_chars: int = 4000,
         system_prompt: str | None = None,
-        result_role: Literal["tool", "user"] = "tool",
         timeout_s: float = 180.0,
     ) -> None:
-        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt, result_role)
+        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt)
         super().__init__(rules, remote_url, timeout_s)
         self._place = ServerPlace(url, schemas_path, call_path, tuple(sorted((headers or {}).items())))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from ...errors import ConfigError
 from ...registry import nearest
@@ -52,7 +52,6 @@ class ToolRules:
         call_timeout_s: Deadline of one call.
         max_output_chars: Shown of what one call gave.
         system_prompt: A system message before the task's prompt.
-        result_role: Who says what a call gave; `user` for models whose template knows no tools.
     """
 
     max_turns: int = 16
@@ -60,7 +59,6 @@ class ToolRules:
     call_timeout_s: float = 30.0
     max_output_chars: int = 4000
     system_prompt: str | None = None
-    result_role: Literal["tool", "user"] = "tool"
 
     def __post_init__(self) -> None:
         for name in ("max_turns", "max_calls", "max_output_chars"):
@@ -68,8 +66,6 @@ class ToolRules:
                 raise ConfigError(f"tools want {name} of 1 or more, got {getattr(self, name)}")
         if not self.call_timeout_s > 0:
             raise ConfigError(f"tools want call_timeout_s above 0, got {self.call_timeout_s}")
-        if self.result_role not in ("tool", "user"):
-            raise ConfigError(f"result_role is 'tool' or 'user', got {self.result_role!r}")
 
 
 def unknown_tool(name: str, schemas: Sequence[Schema]) -> str:

@@ -58,10 +58,8 @@ def _check_sendable(call: ToolCall) -> None:
         raise ToolError(f"{call.name} was not called: its arguments are no JSON ({error})") from error
 
 
-def as_messages_of(shown: Sequence[Shown], rules: ToolRules, first_id: int) -> list[Message]:
-    """Return what the model is shown: a tool message per call, or one message of the user."""
-    if rules.result_role == "user":
-        return [Message(role="user", content="\n".join(_response(each) for each in shown))]
+def as_messages_of(shown: Sequence[Shown], first_id: int) -> list[Message]:
+    """Return what the model is shown, a message for each call; those without an id are counted from `first_id` on."""
     return [
         Message(
             role="tool",
@@ -87,8 +85,3 @@ def _capped_parts(content: Content, max_chars: int) -> Content:
     if isinstance(content, str):
         return capped(content, max_chars)
     return [{**part, "text": capped(part["text"], max_chars)} if "text" in part else part for part in content]
-
-
-def _response(shown: Shown) -> str:
-    content = shown.content if isinstance(shown.content, str) else json.dumps(shown.content)
-    return f"<tool_response>\n{content}\n</tool_response>"

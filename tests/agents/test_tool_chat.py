@@ -100,6 +100,24 @@ def test_answers_come_parsed_and_tokens_stay_as_they_were_sampled(tokenizer_of, 
         assert tokenizer.decode(sequence.token_ids[actions]) == f"{text}<eos>5<eos>"
 
 
+@pytest.mark.parametrize("name", [None, "phi3", "gptoss", "gemma"])  # drops, refuses without its own form, refuses
+def test_results_are_shown_whatever_the_template_does_with_them(tokenizer_of, completion_of, name):
+    template = PLAIN if name is None else (files("trl") / "chat_templates" / f"{name}.jinja").read_text()
+    tokenizer = tokenizer_of(template)
+    conversation = begin(tokenizer)
+    conversation.observe([{"role": "user", "content": "2 + 3?"}])
+    ids = tokenizer.encode('<tool_call>{"name": "add"}</tool_call>')
+    conversation.record(completion_of(ids), SAMPLING)
+    results = [{"role": "tool", "name": "add", "tool_call_id": f"call_{n}", "content": f"zq{n}qz"} for n in (5, 6)]
+    conversation.observe(results)
+    text = shown(tokenizer, conversation)
+    if name is None:
+        assert "<|tool|>zq5qz<eos><|tool|>zq6qz<eos>" in text
+    else:
+        assert "<tool_response>\nzq5qz\n</tool_response>\n<tool_response>\nzq6qz\n</tool_response>" in text
+        assert conversation.messages[-1]["role"] == "user"
+
+
 def test_conversations_without_tools_parse_nothing(tokenizer_of, completion_of):
     tokenizer = tokenizer_of(PLAIN)
     for tools in (None, []):

@@ -139,16 +139,6 @@ def test_what_is_cut_is_counted():
     assert capped("\ud800", 9) == "?"
 
 
-async def test_results_may_be_said_by_the_user():
-    env = ToolEnv(tools=[say], result_role="user")
-    await begun(env)
-    results, *_ = await env.step(call("say", text="a") + "<tool_call>{</tool_call>")
-    (message,) = results
-    assert message["role"] == "user"
-    assert message["content"].startswith("<tool_response>\na\n</tool_response>\n<tool_response>\nNothing was run:")
-    await env.close()
-
-
 async def test_the_models_own_parser_goes_before_the_default_one():
     env = ToolEnv(tools=[say])
     await begun(env)
@@ -180,9 +170,7 @@ def test_tools_are_found_by_name(tmp_path):
         resolve("ToolEnv", {})
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"max_turns": 0}, {"max_calls": 0}, {"call_timeout_s": 0.0}, {"result_role": "system"}]
-)
+@pytest.mark.parametrize("wrong", [{"max_turns": 0}, {"max_calls": 0}, {"call_timeout_s": 0.0}])
 def test_rules_are_checked(wrong):
     with pytest.raises(ConfigError):
         ToolRules(**wrong)
