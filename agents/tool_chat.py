@@ -57,7 +57,7 @@ class ToolTemplates:
     def of(self, tools: Sequence[Schema], plain: ChatTemplate | None) -> ToolTemplate:
         """Return how the model is told of these tools, where `plain` is its template without any."""
         if plain is None:
-            return ToolTemplate(None)
+            return ToolTemplate(None, shows_results=False)
         key = json.dumps(tools, sort_keys=True, default=repr)
         if key not in self._kept:
             self._kept[key] = self._made(tools, plain)

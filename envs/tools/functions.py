@@ -74,7 +74,7 @@ class Functions:
             self._classes.append(source)
             for name in filter(_is_public, dir(source)):
                 static = inspect.getattr_static(source, name)
-                if inspect.isroutine(getattr(source, name)):
+                if isinstance(static, FunctionType | staticmethod | classmethod):  # none of those of a list or a dict
                     skips_first = isinstance(static, FunctionType)
                     self._put(name, getattr(source, name), skips_first=skips_first, owner=source)
         elif callable(source) and getattr(source, "__name__", None):

@@ -31,7 +31,10 @@ class Signature:
         self.name = name
         documented = docstring_parser.parse(inspect.getdoc(function) or "")
         told = {parameter.arg_name.lstrip("*"): parameter.description or "" for parameter in documented.params}
-        parameters = list(inspect.signature(function).parameters.values())[1 if skips_first else 0 :]
+        try:
+            parameters = list(inspect.signature(function).parameters.values())[1 if skips_first else 0 :]
+        except (TypeError, ValueError) as error:  # of some functions that are written in C
+            raise ConfigError(f"tool {name!r} does not say what it takes: {error}") from error
         hints = _hints(function, name)
         # Any: what pydantic takes is a type and a field.
         self._names = {f"argument_{index}": parameter.name for index, parameter in enumerate(parameters)}

@@ -77,6 +77,8 @@ def test_raw_text_is_told_nothing(tokenizer_of):
     plain = begin(tokenizer, apply_chat_template=False)
     plain.observe([{"role": "user", "content": "2 + 3 ="}])
     assert shown(tokenizer, plain) == "2 + 3 ="
+    plain.observe([{"role": "tool", "name": "add", "content": "5"}])
+    assert shown(tokenizer, plain) == "2 + 3 =<tool_response>\n5\n</tool_response>"
 
 
 def test_answers_come_parsed_and_tokens_stay_as_they_were_sampled(tokenizer_of, completion_of):

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from turngym.agents.base import Sampling
 from turngym.agents.chat import ChatAgent
+from turngym.envs.base import Env
 from turngym.envs.factory import EnvFactory
 from turngym.envs.serving.app import env_app
 from turngym.envs.serving.limits import ServeLimits
@@ -175,3 +176,15 @@ async def test_a_server_that_is_down_is_no_reward(tokenizer, pool):
         assert trajectory.failure.kind is FailureKind.ENV
         assert "ToolServerError" in trajectory.failure.message
         assert len(trajectory.rewards_per_turn) == 0
+
+
+@pytest.mark.parametrize("tools", ["add", [7], [{"name": "add"}], {"add": {}}])
+async def test_tools_that_are_no_schemas_are_an_environments_failure(tokenizer, pool, tools):
+    class Odd(Env):
+        def reset(self, *, seed=None, options=None):
+            return "2 + 3?", {"tools": tools}
+
+    trajectory = await play(tokenizer, pool, ["5"], Odd)
+    assert trajectory.failure is not None
+    assert trajectory.failure.kind is FailureKind.ENV
+    assert "wanted a list of OpenAI function schemas" in trajectory.failure.message

@@ -12,12 +12,13 @@ from turngym.errors import ConfigError, EnvError, GraderError, ProgramError, Too
 TASK = Task("t", prompt="p", label="gold")
 
 
-class Till:
+class Till(dict):
     """A till that knows its task."""
 
     closed: list[str] = []
 
     def __init__(self, task: Task) -> None:
+        super().__init__()
         self.label, self.total, self.running = task.label, 0, 0
 
     def add(self, amount: int) -> int:
@@ -189,6 +190,7 @@ def test_results_are_text_or_json(value, text):
     [
         ([], "no tools"),
         ([7], "a function or a class"),
+        ([max], "does not say what it takes"),
         ([Till, [Till]], "two tools are called"),
         (["turngym.envs.tools.functions:nothing"], "has no 'nothing'"),
     ],
