@@ -58,6 +58,7 @@ class Agent(Protocol):
         """Return a new, empty conversation.
 
         Args:
-            tools: JSON schemas of the functions that the episode's environment offers, for the model to be told of.
+            tools: JSON schemas of the functions that the episode's environment offers, for the model to be told of;
+                only given where it offers some.
         """
         ...

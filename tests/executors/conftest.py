@@ -58,7 +58,7 @@ class ByteConversation:
 
 
 class ByteAgent:
-    def begin(self, tools=()):
+    def begin(self):
         return ByteConversation()
 
 
