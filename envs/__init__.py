@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .reward import RewardFunction
     from .rewards import load_reward
     from .task import LazyTasks, Split, Task
+    from .tools.tool_env import ToolEnv
 
 _MODULES = {
     "Action": "base",
@@ -35,6 +36,7 @@ _MODULES = {
     "Split": "task",
     "SyncFacade": "facade",
     "Task": "task",
+    "ToolEnv": "tools.tool_env",
     "check_env": "checks",
     "fingerprint": "datasets",
     "load_reward": "rewards",
@@ -58,6 +60,7 @@ __all__ = [
     "Split",
     "SyncFacade",
     "Task",
+    "ToolEnv",
     "check_env",
     "fingerprint",
     "load_reward",

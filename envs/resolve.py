@@ -1,5 +1,6 @@
 """From what `--agent env:SPEC` says to a factory of environments."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ def find(spec: str, kwargs: dict[str, Any]) -> EnvFactory:
     entry = gymnasium_registry[full_id(spec)]
     target = entry.entry_point.target if isinstance(entry.entry_point, GymnasiumEntry) else entry.entry_point
     return EnvFactory(spec, target, {**entry.kwargs, **kwargs}, folder)  # type: ignore[arg-type]  # env_class checks it
+
+
+def takes_remote_url(spec: str) -> bool:
+    """Say whether the environment leaves its reward to a reward function, `--reward.remote_url`."""
+    return "remote_url" in inspect.signature(find(spec, {}).env_class).parameters
 
 
 def _from_collection(spec: str, collection: Collection, name: str, kwargs: dict[str, Any]) -> EnvFactory:

@@ -74,7 +74,7 @@ class Episode:
             result = checked_reset(await self._env.reset(task, timeout_s), self._env.name)
         self._take(result.info)
         with self._stage(Stage.RENDER):
-            self._conversation = self._agent.begin()
+            self._conversation = self._agent.begin(result.tools) if result.tools else self._agent.begin()
             self._conversation.observe(result.observation)
 
     async def play(self) -> EndReason:

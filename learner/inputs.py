@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..envs.factory import EnvFactory
-from ..envs.resolve import resolve
+from ..envs.resolve import resolve, takes_remote_url
 from ..envs.task import Task
 from ..errors import ConfigError, DataError
 from ..executors.pools.from_options import parse_resources, parse_weights
@@ -129,12 +129,14 @@ def _environment(settings: TrainSettings) -> EnvFactory:
     kind, _, spec = agent.partition(":")
     if kind != "env" or not spec:
         raise ConfigError(f"--agent {agent!r}: wanted env:NAME, env:module:Class, env:path/to/file.py:Class")
-    if url is not None and spec != "Prompt":
-        raise ConfigError(
-            f"--reward.remote_url is for environments that give no reward, and --agent {agent!r} gives its own; "
-            "leave one of them out"
-        )
     given = _prompt_arguments(settings, url) if spec == "Prompt" else {}
+    if url is not None and spec != "Prompt":
+        if not takes_remote_url(spec):
+            raise ConfigError(
+                f"--reward.remote_url is for environments that give no reward, and --agent {agent!r} gives its own; "
+                "leave one of them out"
+            )
+        given = {"remote_url": url, "timeout_s": settings.reward.timeout_s}
     return resolve(spec, given | dict(settings.agent_args))
 
 

@@ -133,6 +133,16 @@ def test_the_environment_prompt_has_its_options_however_it_is_named(check, tmp_p
         assert inputs.env.kwargs["remote_url"] == str(url)
 
 
+def test_an_environment_with_tools_takes_the_reward_function_however_it_is_given(check, tmp_path):
+    data = dataset(tmp_path, [{"input": "1+1"}])
+    url = reward_file(tmp_path)
+    (tmp_path / "tools.py").write_text("def add(a: int, b: int) -> int:\n    return a + b\n")
+    words = f"--agent env:ToolEnv --agent_args.tools {tmp_path / 'tools.py'}:add --data.prompt_dataset {data}"
+    for given in (f"--reward.remote_url {url}", f"--agent_args.remote_url {url}"):
+        assert check(f"{words} {given}").env.kwargs["remote_url"] == str(url)
+    assert any("no reward of its own" in line for line in check(words).complaints)
+
+
 def test_a_loss_without_a_gradient_on_average_is_complained_of(check):
     k1 = "--agent env:Guess --algo.kl.use_loss"
     assert any("use k2 or k3" in complaint for complaint in check(k1).complaints)
