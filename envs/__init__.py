@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .messages import Message, Observation, RawText
     from .problem import Problem
     from .registration import register
-    from .resolve import make, resolve
+    from .resolution import make, resolve
     from .reward import RewardFunction
     from .rewards import load_reward
     from .task import LazyTasks, Split, Task
@@ -41,9 +41,9 @@ _MODULES = {
     "fingerprint": "datasets",
     "load_reward": "rewards",
     "load_tasks": "datasets",
-    "make": "resolve",
+    "make": "resolution",
     "register": "registration",
-    "resolve": "resolve",
+    "resolve": "resolution",
 }
 
 __all__ = [

@@ -80,7 +80,7 @@ def _list(_: argparse.Namespace) -> int:
 
 def _summary(env_id: str) -> str:
     """Return an environment's first docstring line, or why it cannot be loaded."""
-    from .resolve import find
+    from .resolution import find
 
     try:
         docstring = find(env_id, {}).env_class.__doc__
@@ -98,7 +98,7 @@ def _in_columns(names: Sequence[str], width: int = 110) -> str:
 
 def _check(arguments: argparse.Namespace) -> int:
     from .checks import check_env
-    from .resolve import resolve
+    from .resolution import resolve
 
     factory = resolve(arguments.id, parsed_keywords(arguments.keywords))
     problems = check_env(
@@ -113,7 +113,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _play(arguments: argparse.Namespace) -> int:
     from .play import play
-    from .resolve import resolve
+    from .resolution import resolve
 
     factory = resolve(arguments.id, parsed_keywords(arguments.keywords))
     tasks = factory.tasks(arguments.split, arguments.seed, _dataset_tasks(arguments))
@@ -124,7 +124,7 @@ def _play(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from .resolve import resolve
+    from .resolution import resolve
     from .serving.command import serve
     from .serving.limits import ServeLimits
 

@@ -145,7 +145,7 @@ def _member(item: MemberSpec) -> Member:
 
 def _factory(where: str, spec: str, args: object) -> EnvFactory:
     from .builtin.mixture import Mixture
-    from .resolve import find
+    from .resolution import find
 
     if not isinstance(args, Mapping):
         raise ConfigError(f"{where}: 'args' wants a mapping of the environment's arguments, got {args!r}")

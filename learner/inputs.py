@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..envs.factory import EnvFactory
-from ..envs.resolve import resolve, takes_remote_url
+from ..envs.resolution import resolve, takes_remote_url
 from ..envs.task import Task
 from ..errors import ConfigError, DataError
 from ..executors.pools.from_options import parse_resources, parse_weights

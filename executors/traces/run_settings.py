@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ...agents.base import Sampling
 from ...envs.factory import EnvFactory
 from ...envs.options import DataOptions, EnvPoolOptions, RewardOptions
-from ...envs.resolve import resolve
+from ...envs.resolution import resolve
 from ...errors import ConfigError
 from ..limits import Limits
 from ..options import RolloutOptions

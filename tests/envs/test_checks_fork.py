@@ -7,7 +7,7 @@ import pytest
 from turngym import AsyncEnv, Env, Task
 from turngym.envs.checks import check_env
 from turngym.envs.factory import EnvFactory
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.errors import ForkRefusedError
 
 

@@ -9,7 +9,7 @@ from gymnasium.envs.registration import registry
 from turngym.config import parse_train
 from turngym.envs.checks import check_env
 from turngym.envs.factory import EnvFactory
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.errors import DataError
 
 DOCS = Path(__file__).parents[2] / "docs"

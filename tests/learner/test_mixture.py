@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.executors import rollouts as rollouts_module
 from turngym.executors.limits import Limits
 from turngym.executors.pacing import Pace

@@ -9,7 +9,7 @@ import turngym
 from turngym.envs.checks import check_env
 from turngym.envs.commands import main
 from turngym.envs.play import play
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.task import Task
 from turngym.errors import ConfigError, DataError, EnvError, UnknownNameError
 

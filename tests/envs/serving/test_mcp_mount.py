@@ -8,7 +8,7 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 from turngym.envs.factory import EnvFactory
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.serving.app import env_app
 from turngym.envs.serving.limits import ServeLimits
 from turngym.envs.serving.mcp_mount import McpMount

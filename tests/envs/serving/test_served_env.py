@@ -11,7 +11,7 @@ from turngym.envs.base import AsyncEnv, Env
 from turngym.envs.checks import check_env
 from turngym.envs.factory import EnvFactory
 from turngym.envs.messages import RawText
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.serving.app import env_app
 from turngym.envs.serving.limits import ServeLimits
 from turngym.envs.serving.served_env import ServedEnv

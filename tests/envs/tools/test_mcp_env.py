@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.task import Task
 from turngym.envs.tools import mcp_connection
 from turngym.envs.tools.mcp_env import MCP

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from turngym.envs.checks import check_env
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "stock_count.py"
 

@@ -7,7 +7,7 @@ from turngym.envs.base import Action
 from turngym.envs.checks import check_env
 from turngym.envs.factory import EnvFactory
 from turngym.envs.messages import Message
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.task import Task, seeded_tasks
 from turngym.envs.tools.calls import ParsedAnswer, ToolCall
 from turngym.envs.tools.tool_env import ToolEnv

@@ -14,7 +14,7 @@ from turngym.__main__ import main
 from turngym.agents.base import Sampling
 from turngym.agents.chat import agent_for
 from turngym.agents.tokenizer import load_tokenizer
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.task import Task
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.env_pool import EnvPool
