@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .envs.base import Action, AsyncEnv, Env
     from .envs.messages import Message, RawText
     from .envs.registration import register
-    from .envs.resolve import make
+    from .envs.resolution import make
     from .envs.task import Task
 
 __version__ = "0.1.0"
@@ -37,7 +37,7 @@ _MODULES = {
     "Message": "envs.messages",
     "RawText": "envs.messages",
     "Task": "envs.task",
-    "make": "envs.resolve",
+    "make": "envs.resolution",
     "register": "envs.registration",
 }
 

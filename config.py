@@ -14,14 +14,13 @@ from .executors.options import EvalOptions, RolloutOptions, VllmOptions
 from .learner.options import (
     ActorOptions,
     AlgoOptions,
-    CkptOptions,
     CriticOptions,
     DsOptions,
-    LoggerOptions,
     RefOptions,
     TeacherOptions,
     TrainOptions,
 )
+from .learner.run_options import CkptOptions, LoggerOptions
 from .learner.serve_options import ServeRmOptions
 from .registry import nearest
 

@@ -33,6 +33,14 @@ class EnvUnavailableError(EnvError):
     """An environment could not be used in time: its kind is failing, or too many wait for it."""
 
 
+class ToolServerError(EnvError):
+    """A server of tools or environments is down, or answers what its protocol does not know; never a reward of 0."""
+
+
+class ToolError(TurnGymError, RuntimeError):
+    """A tool call could not be answered, and the model is told why; it may call otherwise. No failure."""
+
+
 class RewardError(TurnGymError, RuntimeError):
     """A reward function failed or returned something that is not a reward."""
 

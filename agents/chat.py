@@ -24,6 +24,8 @@ from .prefix import NOTHING_SAID, Reading, end_of_answer, why_rewritten
 from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder, common_length
 from .template import ChatMessage, ChatTemplate, text_of
 from .tokenizer import Codec
+from .tool_calls import DEFAULT_PARSER
+from .tool_calls import tool_parser as parser_named
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,9 +43,10 @@ class ChatAgent:
         apply_chat_template: False sends every observation as it is, tokenised without special
             tokens (as OpenRLHF does: a prompt that needs a BOS token must contain it).
         tools: JSON schemas of functions that the template describes to the model.
+        tool_parser: Name of the parser that reads the model's calls (`agents.tool_calls`).
 
     Raises:
-        ConfigError: The tokenizer has no chat template.
+        ConfigError: The tokenizer has no chat template, or there is no such parser.
         TemplateError: The template cannot render a question and an answer.
     """
 
@@ -54,8 +57,13 @@ class ChatAgent:
         template_kwargs: Mapping[str, Any] | None = None,
         apply_chat_template: bool = True,
         tools: Seq[dict[str, Any]] | None = None,
+        tool_parser: str = DEFAULT_PARSER,
     ) -> None:
+        from .tool_chat import ToolTemplates  # its conversations are built on those here
+
         self._codec = Codec(tokenizer)
+        self._tool_templates = ToolTemplates(tokenizer, template_kwargs)
+        self._tool_parser = parser_named(tool_parser)
         self._template = (
             ChatTemplate(tokenizer, template_kwargs=template_kwargs, tools=tools) if apply_chat_template else None
         )
@@ -73,9 +81,13 @@ class ChatAgent:
         ids = self._codec.encode(last or before_user)
         return tuple(ids[: self._codec.num_special(ids, _MOST_END_TOKENS)].tolist())
 
-    def begin(self) -> "ChatConversation":
-        """Return a new, empty conversation."""
-        return ChatConversation(self._codec, self._template)
+    def begin(self, tools: Seq[dict[str, Any]] | None = None) -> "ChatConversation":
+        """Return a new, empty conversation; its actions hold the calls of these tools, which the model is told of."""
+        if not tools:
+            return ChatConversation(self._codec, self._template)
+        from .tool_chat import ToolConversation
+
+        return ToolConversation(self._codec, self._tool_templates.of(tools, self._template), self._tool_parser)
 
 
 def agent_for(tokenizer: "PreTrainedTokenizerBase") -> ChatAgent:

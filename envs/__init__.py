@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from .messages import Message, Observation, RawText
     from .problem import Problem
     from .registration import register
-    from .resolve import make, resolve
+    from .resolution import make, resolve
     from .reward import RewardFunction
     from .rewards import load_reward
     from .task import LazyTasks, Split, Task
+    from .tools.tool_env import ToolEnv
 
 _MODULES = {
     "Action": "base",
@@ -35,13 +36,14 @@ _MODULES = {
     "Split": "task",
     "SyncFacade": "facade",
     "Task": "task",
+    "ToolEnv": "tools.tool_env",
     "check_env": "checks",
     "fingerprint": "datasets",
     "load_reward": "rewards",
     "load_tasks": "datasets",
-    "make": "resolve",
+    "make": "resolution",
     "register": "registration",
-    "resolve": "resolve",
+    "resolve": "resolution",
 }
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "Split",
     "SyncFacade",
     "Task",
+    "ToolEnv",
     "check_env",
     "fingerprint",
     "load_reward",

@@ -13,6 +13,7 @@ from ..errors import EnvError
 from .messages import Observation
 from .spaces import ChatSpace, TextSpace
 from .task import Split, Task, seeded_tasks
+from .tools.calls import ParsedAnswer
 
 StepResult = tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]
 
@@ -25,22 +26,34 @@ class Action(str):
         query: All text of the episode up to and including this completion, special tokens kept;
             only where the environment sets `wants_query`.
         is_cut: The completion ended at a token limit rather than by the model's own decision.
+        parsed: Its text and tool calls as the model's own parser read them; only in episodes with tools.
     """
 
     raw: str
     query: str | None
     is_cut: bool
+    parsed: ParsedAnswer | None
 
-    def __new__(cls, text: str, *, raw: str | None = None, query: str | None = None, is_cut: bool = False) -> "Action":
+    def __new__(
+        cls,
+        text: str,
+        *,
+        raw: str | None = None,
+        query: str | None = None,
+        is_cut: bool = False,
+        parsed: ParsedAnswer | None = None,
+    ) -> "Action":
         """Return the text, with where it came from."""
         action = super().__new__(cls, text)
         action.raw = text if raw is None else raw
         action.query = query
         action.is_cut = is_cut
+        action.parsed = parsed
         return action
 
     def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Any]]:
-        return (str(self),), {"raw": self.raw, "query": self.query, "is_cut": self.is_cut}
+        given = {"raw": self.raw, "query": self.query, "is_cut": self.is_cut, "parsed": self.parsed}
+        return (str(self),), given
 
 
 class _TaskSource:
@@ -49,6 +62,7 @@ class _TaskSource:
     observation_space: ClassVar[gymnasium.Space[Any]] = ChatSpace()
     action_space: ClassVar[gymnasium.Space[str]] = TextSpace()
     wants_query: ClassVar[bool] = False
+    needs_dataset: ClassVar[bool] = False  # its tasks come from a dataset: it has none of its own
     family: ClassVar[str | None] = None  # shares a limit and a weight with all of that name; by default the class's
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:

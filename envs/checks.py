@@ -1,13 +1,16 @@
 """Checks any environment against the contract: what is wrong, and how to mend it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import cloudpickle  # what Ray sends things with
 
 from ..errors import ConfigError
 from .checks_driver import wrong_methods
 from .checks_episode import check_episodes
+from .checks_fork import check_forks
 from .factory import EnvFactory
+from .mixed_tasks import member_of, own_task
 from .problem import Problem
 from .task import Split, Task
 
@@ -35,6 +38,8 @@ def check_env(
         ConfigError: The environment refuses its arguments, or needs tasks to be given.
     """
     problems = _check_factory(factory)
+    if factory.members:
+        return problems + _check_members(factory, tasks, max_turns, timeout_s, seed)
     if any(problem.severity == "error" for problem in problems):
         return problems
     own_tasks: Sequence[Task] = tasks or ()
@@ -43,6 +48,23 @@ def check_env(
         problems += found
     if own_tasks:
         problems += check_episodes(factory, own_tasks, max_turns, timeout_s, seed)
+        # What goes another way each time cannot be compared with its twin.
+        if not any(problem.severity == "error" or problem.check == "seeding" for problem in problems):
+            problems += check_forks(factory, own_tasks, max_turns, timeout_s, seed)
+    return list(dict.fromkeys(problems))
+
+
+def _check_members(
+    factory: EnvFactory, given: Sequence[Task] | None, max_turns: int, timeout_s: float, seed: int
+) -> list[Problem]:
+    """Check how a mixture's tasks are, and each member by itself with some that are for it."""
+    mixed, problems = (
+        _check_tasks(factory) if given is None else (factory.tasks("train", 0, given)[:NUM_TASKS], list[Problem]())
+    )
+    for name, member in factory.members.items():
+        tasks = [own_task(task) for task in mixed if member_of(task.id) == name]
+        found = check_env(member, tasks, max_turns=max_turns, timeout_s=timeout_s, seed=seed) if tasks else []
+        problems += [replace(problem, what=f"{name}: {problem.what}") for problem in found]
     return list(dict.fromkeys(problems))
 
 
@@ -85,8 +107,11 @@ def _check_tasks(factory: EnvFactory) -> tuple[Sequence[Task], list[Problem]]:
             sets[split] = [tasks[index] for index in range(min(len(tasks), NUM_TASKS))]
             repeated = [again[index] for index in range(min(len(again), NUM_TASKS))]
             problems += _problems_of_tasks(split, sets[split], repeated)
-        except ConfigError:
-            raise  # the arguments are wrong, not the environment
+        except ConfigError as error:
+            if split == "train" or not factory.members:
+                raise  # the arguments are wrong, not the environment
+            sets[split] = []
+            problems.append(Problem("tasks", "warning", str(error), "do so before a run asks for evaluation"))
         except Exception as error:
             problems.append(
                 Problem(

@@ -3,10 +3,11 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import EnvError
 from .base import Action, AsyncEnv, Env
 from .daemon_threads import DaemonThreads
 from .loop_thread import LoopThread
@@ -66,15 +67,23 @@ class Episode:
 
 
 class Driver:
-    """Holds one environment; every call has a deadline, and a blocked event loop is noticed."""
+    """Holds one environment; every call has a deadline, and a blocked event loop is noticed.
 
-    def __init__(self, env: Env | AsyncEnv, max_turns: int, timeout_s: float) -> None:
+    Args:
+        env: What is driven.
+        max_turns: Of an episode.
+        timeout_s: Deadline of one call.
+        beside: The driver of the environment that this one was forked from, whose loop and thread it uses.
+    """
+
+    def __init__(self, env: Env | AsyncEnv, max_turns: int, timeout_s: float, beside: "Driver | None" = None) -> None:
         self.env = env
         self.longest_block_s = 0.0
         self._max_turns = max_turns
         self._timeout_s = timeout_s
-        self._loop = LoopThread("turngym-check")
-        self._threads = DaemonThreads(1, "turngym-check-env")
+        self._is_twin = beside is not None
+        self._loop: LoopThread = LoopThread("turngym-check") if beside is None else beside._loop
+        self._threads: DaemonThreads = DaemonThreads(1, "turngym-check-env") if beside is None else beside._threads
 
     def play(self, task: Task, style: int, seed: int) -> Episode:
         """Play one episode.
@@ -101,6 +110,37 @@ class Driver:
             episode.error = error
         return episode
 
+    def begin(self, task: Task) -> Episode:
+        """Reset, and nothing more."""
+        episode = Episode()
+        try:
+            episode.results.append(("reset", self._call("reset", seed=task.seed, options={"task": task})))
+        except Exception as error:
+            episode.error = error
+        return episode
+
+    def go_on(self, texts: Sequence[str]) -> Episode:
+        """Play on from where the environment stands, with these answers, until it ends the episode."""
+        episode = Episode()
+        try:
+            for number, text in enumerate(texts):
+                episode.where = f"step ({number + 1} of {len(texts)})"
+                result = self._call("step", _action(text))
+                episode.results.append(("step", result))
+                if result[2] or result[3]:
+                    episode.has_ended = True
+                    break
+        except Exception as error:
+            episode.error = error
+        return episode
+
+    def fork(self) -> "Driver":
+        """Fork the environment and return the twin's driver; raises what the environment does."""
+        twin = self._call("fork")
+        if not isinstance(twin, Env | AsyncEnv):
+            raise EnvError(f"fork returned {type(twin).__name__}")
+        return Driver(twin, self._max_turns, self._timeout_s, beside=self)
+
     def close(self) -> list[tuple[str, str]]:
         """Close twice and return what went wrong, with how to mend it."""
         try:
@@ -115,7 +155,8 @@ class Driver:
                         )
                     ]
         finally:
-            self._loop.close()
+            if not self._is_twin:
+                self._loop.close()
         return []
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:

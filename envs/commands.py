@@ -1,4 +1,4 @@
-"""`turngym envs list`, `turngym envs check ID`, `turngym envs play ID`."""
+"""`turngym envs list`, `turngym envs check ID`, `turngym envs play ID`, `turngym envs serve ID`."""
 
 import argparse
 import sys
@@ -40,6 +40,17 @@ def _parser() -> argparse.ArgumentParser:
     playing.add_argument("--seed", type=int, default=0, help="seed of the tasks")
     playing.add_argument("--task", type=int, default=0, metavar="N", help="play the N-th task")
     playing.set_defaults(run=_play)
+
+    serving = commands.add_parser("serve", help="serve an environment over HTTP, and over MCP")
+    _add_environment(serving)
+    serving.add_argument("--host", default="127.0.0.1", help="where to listen; only this machine by default")
+    serving.add_argument("--port", type=int, default=8400, help="0 takes any that is free")
+    serving.add_argument("--key", help="what clients must know; by default TURNGYM_ENV_KEY, or a new one, printed")
+    serving.add_argument("--mcp", action="store_true", help="also serve its tools, or reset and step, at /mcp")
+    serving.add_argument("--lease_s", type=float, default=1800.0, help="sessions unused for so long are closed")
+    serving.add_argument("--max_sessions", type=int, default=1024, help="most sessions at once")
+    serving.add_argument("--timeout_s", type=float, default=60.0, help="deadline of one reset, step or close")
+    serving.set_defaults(run=_serve)
     return parser
 
 
@@ -69,7 +80,7 @@ def _list(_: argparse.Namespace) -> int:
 
 def _summary(env_id: str) -> str:
     """Return an environment's first docstring line, or why it cannot be loaded."""
-    from .resolve import find
+    from .resolution import find
 
     try:
         docstring = find(env_id, {}).env_class.__doc__
@@ -87,7 +98,7 @@ def _in_columns(names: Sequence[str], width: int = 110) -> str:
 
 def _check(arguments: argparse.Namespace) -> int:
     from .checks import check_env
-    from .resolve import resolve
+    from .resolution import resolve
 
     factory = resolve(arguments.id, parsed_keywords(arguments.keywords))
     problems = check_env(
@@ -102,14 +113,30 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _play(arguments: argparse.Namespace) -> int:
     from .play import play
-    from .resolve import resolve
+    from .resolution import resolve
 
     factory = resolve(arguments.id, parsed_keywords(arguments.keywords))
-    tasks = _dataset_tasks(arguments) or factory.tasks(arguments.split, arguments.seed)
+    tasks = factory.tasks(arguments.split, arguments.seed, _dataset_tasks(arguments))
     if not 0 <= arguments.task < len(tasks):
         raise ConfigError(f"there is no task {arguments.task}; wanted 0 to {len(tasks) - 1}")
     play(factory, tasks[arguments.task])
     return 0
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from .resolution import resolve
+    from .serving.command import serve
+    from .serving.limits import ServeLimits
+
+    return serve(
+        resolve(arguments.id, parsed_keywords(arguments.keywords)),
+        _dataset_tasks(arguments),
+        host=arguments.host,
+        port=arguments.port,
+        key=arguments.key,
+        limits=ServeLimits(arguments.lease_s, arguments.max_sessions, arguments.timeout_s),
+        with_mcp=arguments.mcp,
+    )
 
 
 def _dataset_tasks(arguments: argparse.Namespace) -> Any:

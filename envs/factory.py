@@ -1,6 +1,6 @@
 """What makes environments, here or in another process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ from ..registry import import_attribute, nearest
 from ..source_file import add_search_folder, import_file
 from .arguments import check_arguments
 from .base import AsyncEnv, Env
+from .mixed_tasks import member_of, own_task
 from .task import Split, Task
 
 
@@ -21,12 +22,16 @@ class EnvFactory:
         target: "module:Class", "/absolute/file.py:Class", or a class that was registered as such.
         kwargs: Keyword arguments of the class.
         folder: Where the run was started: modules are also looked for there.
+        family: Under which name its environments share a limit, a breaker and a weight; by default their class's.
+        members: What makes the environments of a mixture, by name; empty for any other.
     """
 
     spec: str
     target: str | type[Env] | type[AsyncEnv]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     folder: str | None = None
+    family: str | None = None
+    members: "Mapping[str, EnvFactory]" = field(default_factory=dict)
 
     @property
     def env_class(self) -> type[Env] | type[AsyncEnv]:
@@ -44,9 +49,33 @@ class EnvFactory:
         """Make an environment."""
         return self.env_class(**self.kwargs)
 
-    def tasks(self, split: Split, seed: int) -> Sequence[Task]:
-        """Return the environment's own tasks."""
-        return self().tasks(split, seed)
+    @property
+    def can_fork(self) -> bool:
+        """Whether its environments have a fork of their own; of a mixture's members, whether any has."""
+        if self.members:
+            return any(member.can_fork for member in self.members.values())
+        return self.env_class.fork not in (AsyncEnv.fork, Env.fork)
+
+    def tasks(self, split: Split, seed: int, given: Sequence[Task] | None = None) -> Sequence[Task]:
+        """Return the environment's own tasks, or those of a dataset, which are `given`; a mixture may have both."""
+        if self.members:
+            return self().tasks(split, seed, given)  # type: ignore[call-arg]  # a Mixture's
+        return self().tasks(split, seed) if given is None else given
+
+    def for_task(self, task: Task) -> "EnvFactory":
+        """Return what makes the environment that a task is for: in a mixture its member's.
+
+        Raises:
+            ConfigError: It is for none of the members.
+        """
+        if not self.members:
+            return self
+        name = member_of(task.id)
+        if name not in self.members:
+            raise ConfigError(
+                f"task {task.id!r} is for none of the members of {self.spec!r}, which are {', '.join(self.members)}"
+            )
+        return self.members[name]
 
     def check_kwargs(self) -> None:
         """Check the keyword arguments against the class's signature.
@@ -67,3 +96,10 @@ class EnvFactory:
             classes = [name for name, value in vars(module).items() if isinstance(value, type)]
             raise ConfigError(f"{module_name!r} has no {attribute!r}.{nearest(attribute, classes)}")
         return getattr(module, attribute)
+
+
+def for_task(factory: Callable[[], Env | AsyncEnv], task: Task) -> tuple[Callable[[], Env | AsyncEnv], Task]:
+    """Return what makes the environment that a task is for, and the task as that environment knows it."""
+    if not isinstance(factory, EnvFactory) or not factory.members:
+        return factory, task
+    return factory.for_task(task), own_task(task)

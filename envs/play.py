@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from .base import Action
 from .facade import synchronous
-from .factory import EnvFactory
+from .factory import EnvFactory, for_task
 from .messages import Observation, RawText, as_messages
 from .task import Task
 
@@ -24,11 +24,12 @@ def play(
         read: Asks for one action; `EOFError` ends the game.
         write: Shows one piece of text.
     """
-    env = synchronous(factory())
+    make, own = for_task(factory, task)
+    env = synchronous(make())
     total = 0.0
     try:
         write(f"task {task.id}")
-        observation, _ = env.reset(seed=task.seed, options={"task": task})
+        observation, _ = env.reset(seed=task.seed, options={"task": own})
         shown = _show(observation, factory.spec)
         write(shown)
         while True:

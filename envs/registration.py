@@ -30,9 +30,14 @@ BUILTINS = {
     "CopyText": "turngym.envs.builtin.copy_text:CopyText",
     "Guess": "turngym.envs.builtin.guess:Guess",
     "HumanEval": "turngym.envs.builtin.humaneval:HumanEval",
+    "MCP": "turngym.envs.tools.mcp_env:MCP",
     "Math": "turngym.envs.builtin.math:Math",
+    "Mixture": "turngym.envs.builtin.mixture:Mixture",
     "Prompt": "turngym.envs.builtin.prompt:Prompt",
     "PythonTool": "turngym.envs.builtin.python_tool:PythonTool",
+    "ServedEnv": "turngym.envs.serving.served_env:ServedEnv",
+    "ToolEnv": "turngym.envs.tools.tool_env:ToolEnv",
+    "ToolServer": "turngym.envs.tools.tool_server:ToolServer",
 }
 
 

@@ -29,9 +29,14 @@ class Task:
 
 
 class LazyTasks(Sequence[Task]):
-    """`size` tasks made on demand by `make(index)`: nothing is held, any index is cheap."""
+    """`size` tasks made on demand by `make(index)`: nothing is held, any index is cheap.
 
-    def __init__(self, size: int, make: Callable[[int], Task]) -> None:
+    Attributes:
+        is_endless: They are drawn from seeds, and their number means nothing; a mixture does not wait for them all.
+    """
+
+    def __init__(self, size: int, make: Callable[[int], Task], *, is_endless: bool = False) -> None:
+        self.is_endless = is_endless
         self._size = size
         self._make = make
 
@@ -68,4 +73,4 @@ def seeded_tasks(name: str, split: Split, seed: int, size: int = 100_000) -> Laz
         task_seed = offset + (seed * 1_000_003 + index) % EVAL_SEED_OFFSET
         return Task(id=f"{name}/{split}/{task_seed}", seed=task_seed)
 
-    return LazyTasks(size, make)
+    return LazyTasks(size, make, is_endless=True)

@@ -1,6 +1,7 @@
 """What executors need of an agent: a conversation that keeps the tokens."""
 
-from typing import Protocol
+from collections.abc import Sequence as Seq
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,8 @@ from ..agents.base import Completion, Sampling
 from ..agents.sequence import Sequence
 from ..envs.base import Action
 from ..envs.messages import Message, RawText
+
+Tools = Seq[dict[str, Any]]  # Any: schemas are JSON
 
 
 class Conversation(Protocol):
@@ -51,6 +54,11 @@ class Conversation(Protocol):
 class Agent(Protocol):
     """Starts conversations; one agent serves all episodes of a process."""
 
-    def begin(self) -> Conversation:
-        """Return a new, empty conversation."""
+    def begin(self, tools: Tools | None = None) -> Conversation:
+        """Return a new, empty conversation.
+
+        Args:
+            tools: JSON schemas of the functions that the episode's environment offers, for the model to be told of;
+                only given where it offers some.
+        """
         ...

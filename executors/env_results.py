@@ -22,6 +22,7 @@ class ResetResult(NamedTuple):
 
     observation: list[Message] | RawText
     info: Info
+    tools: tuple[dict[str, Any], ...] = ()  # schemas that the model is told of; Any: they are JSON
 
 
 class StepOutcome(NamedTuple):
@@ -42,7 +43,11 @@ def checked_reset(result: object, name: str) -> ResetResult:
     messages = as_messages(observation, source)
     if len(messages) == 0:
         raise EnvError(f"{source} returned an empty observation; the model needs something to answer")
-    return ResetResult(messages, _info(info, source))
+    checked = _info(info, source)
+    tools = info.get("tools") or ()
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) and "function" in tool for tool in tools):
+        raise EnvError(f"{source} returned tools as {tools!r:.200}; wanted a list of OpenAI function schemas")
+    return ResetResult(messages, checked, tuple(tools))
 
 
 def checked_step(result: object, name: str) -> StepOutcome:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..agents.base import Completion, Generator, Sampling, StopReason
 from ..agents.sequence import BEFORE_FIRST_TURN, Sequence
 from ..envs.base import Action
+from ..envs.factory import for_task
 from ..envs.messages import Message
 from ..envs.task import Task
 from ..errors import EngineError, ProgramError, RewardError
@@ -73,11 +74,12 @@ class Episode:
         """Make and reset the environment and show its first observation."""
         timeout_s = self._limits.env_timeout_s
         with self._stage(Stage.ENV):
+            env_factory, task = for_task(env_factory, self._task)
             self._env = await self._pool.make(env_factory, timeout_s)
-            result = checked_reset(await self._env.reset(self._task, timeout_s), self._env.name)
+            result = checked_reset(await self._env.reset(task, timeout_s), self._env.name)
         self._take(result.info)
         with self._stage(Stage.RENDER):
-            self._conversation = self._agent.begin()
+            self._conversation = self._agent.begin(result.tools) if result.tools else self._agent.begin()
             self._conversation.observe(result.observation)
 
     @overload

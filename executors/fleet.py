@@ -10,9 +10,8 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from ..errors import DeadlineError, EngineDeadError
-from .fleet_engine import Burst, EngineRef, EngineState, Order, Outcome, Status
+from .fleet_engine import Burst, EngineRef, EngineState, Order, Outcome, Status, outcome_of
 from .ray_calls import death_of, first_line, from_ray
-from .trajectory import FailureKind, Trajectory
 
 ASK_EVERY_S = 5.0
 
@@ -218,15 +217,14 @@ class Fleet:
         order, engine = self._running.pop(handle)
         engine.load -= len(order.numbers)
         try:
-            trajectories: tuple[Trajectory, ...] = ray.get(handle).trajectories
+            outcome = outcome_of(order, ray.get(handle).trajectories, engine.index)
         except RayError as error:
             if not self._is_death(error, engine):
                 raise from_ray(error, f"an episode of task {order.task.id!r}", f"engine {engine.index}") from error
             return Outcome(order, (), order.numbers)
-        kept = tuple(t for t in trajectories if t.failure is None or t.failure.kind is not FailureKind.ENGINE_DEAD)
-        if len(kept) < len(trajectories):
+        if outcome.lost:
             engine.asked_at = 0.0  # its health is asked for at once
-        return Outcome(order, kept, tuple(sorted(set(order.numbers) - {t.attempt for t in kept})))
+        return outcome
 
     def _is_death(self, error: RayError, engine: EngineState) -> bool:
         """Say whether a call failed because the engine is dead, and take note of it."""

@@ -1,14 +1,15 @@
 """What passes between the driver and its engines, and what the driver knows of each."""
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from ..agents.base import Sampling
 from ..envs.task import Task
 from .branching import Branching
-from .trajectory import Trajectory
+from .trajectory import FailureKind, Trajectory
 from .turn_gate import ScheduledTurns
 
 
@@ -39,6 +40,13 @@ class Outcome:
     order: Order
     trajectories: tuple[Trajectory, ...]
     lost: tuple[int, ...] = ()
+
+
+def outcome_of(order: Order, trajectories: Sequence[Trajectory], engine: int) -> Outcome:
+    """Return what came of an order on an engine, by which it is named; attempts that died with the engine are lost."""
+    kept = [t for t in trajectories if t.failure is None or t.failure.kind is not FailureKind.ENGINE_DEAD]
+    lost = set(order.numbers) - {t.attempt for t in kept}
+    return Outcome(order, tuple(replace(t, engine=engine) for t in kept), tuple(sorted(lost)))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,11 @@ from .turn_gate import ScheduledTurns
 class ScheduledEngines(Engines, Protocol):
     """What such rollouts need of a fleet; see `Fleet`."""
 
+    @property
+    def lives(self) -> bool:
+        """Whether any engine has the published weights."""
+        ...
+
     def unfinished_turns(self, version: int) -> list[str]:
         """Wait a moment; return which turns of the orders that run are still to be sampled at `version` or before."""
         ...
@@ -181,7 +186,7 @@ class FollowingRollouts(Rollouts):
         """Wait, before weights of `version` are published, until all is sampled that older ones are to sample.
 
         Raises:
-            ScheduleError: It never will be.
+            ScheduleError: It never will be, for one because all engines with those weights died.
             DeadlineError: It is not after the time that an order may take.
         """
         until = time.monotonic() + self._timeout_s
@@ -193,6 +198,11 @@ class FollowingRollouts(Rollouts):
             left = self._scheduled_engines.unfinished_turns(version - 1) if has_begun_all else ["what is to begin"]
             if not left:
                 return
+            if not self._scheduled_engines.lives:  # the learner has newer weights by now, and cannot bring these again
+                raise ScheduleError(
+                    f"no engine lives that has the weights of version {version - 1}, and the update to version "
+                    f"{version} waits for turns that these sampled then, the first of them: {left[0]}"
+                )
             if time.monotonic() > until:
                 raise DeadlineError(
                     f"the update to version {version} waited {self._timeout_s:g} s for turns that were sampled before "

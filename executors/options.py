@@ -1,6 +1,7 @@
 """Options of rollouts, evaluation and engines."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class VllmOptions:
     """The engine's share of the GPU's memory; by default 0.4, since the learner is on the same GPU."""
     enforce_eager: bool = False
     """Run without CUDA graphs."""
+    cudagraph_mode: Literal["full_decode_only", "full_and_piecewise"] = "full_decode_only"
+    """full_and_piecewise compiles the model, so that steps that read prompts are fast too; it starts minutes later."""
     enable_prefix_caching: bool = True
     """Reuse the keys and values of shared prefixes; those of older weights are never used."""
     max_num_seqs: int = 256

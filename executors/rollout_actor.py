@@ -14,11 +14,13 @@ from ..agents.base import Completion, Generator, Sampling
 from ..agents.chat import agent_for
 from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
+from ..envs.mixed_tasks import member_of
 from ..envs.options import EnvPoolOptions
 from ..envs.task import Task
 from ..errors import ConfigError
 from .branching import Branching
 from .buffer import Group
+from .devices import take_devices
 from .engines.base import UpdateMode
 from .engines.lockstep import Lockstep, Seat
 from .engines.vllm import VllmConfig, VllmEngine
@@ -60,7 +62,9 @@ class RolloutConfig:
 class RolloutActor:
     """Made as an asynchronous Ray actor; its calls run beside each other on one event loop."""
 
-    def __init__(self, config: RolloutConfig, *, on_gpu: bool) -> None:
+    def __init__(self, config: RolloutConfig, *, on_gpu: bool, name: str = "an engine") -> None:
+        if on_gpu:
+            take_devices(name, count=config.engine.tensor_parallel_size)
         gc.set_threshold(GC_THRESHOLD)
         self._config = config
         tokenizer = load_tokenizer(config.engine.model)
@@ -70,7 +74,9 @@ class RolloutActor:
         self._executor = MultiTurn(agent, config.env, pool, config.limits)
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
         self._failover = Failover(self._engine)
-        self._generator = _gated(self._failover, config)
+        self._generator: Generator = self._failover
+        self._gate = _gate(config)
+        self._members_that_fork = {name for name, member in config.env.members.items() if member.can_fork}
         has_waves = config.determinism_seed is not None and config.in_lockstep
         self._lockstep = Lockstep(self._engine) if has_waves else None
         self._burst: int | None = None  # the number of the last one
@@ -122,7 +128,7 @@ class RolloutActor:
             turns: At which versions to sample, where a schedule is followed.
         """
         sampling = _with_stop_ids(sampling, self._stop_token_ids)
-        branching = branching or Branching()
+        branching = self._branching(task, branching or Branching())
         self._expect(burst)
         with self._seats(task, attempts, branching, turns) as seat_of:
             trajectories = await run_attempts(
@@ -146,6 +152,18 @@ class RolloutActor:
             self._burst = burst.number
             self._lockstep.expect(burst.num_attempts)
 
+    def _generator_for(self, task: Task) -> Generator:
+        """Return the engine as the family of a task's environment sees it."""
+        if self._gate is None:
+            return self._generator
+        env = self._config.env.for_task(task)
+        return GatedGenerator(self._generator, self._gate, family_of(env.env_class, env))
+
+    def _branching(self, task: Task, branching: Branching) -> Branching:
+        """Let each attempt be an episode of its own where the task is for a member of a mixture that has no fork."""
+        is_of_mixture = bool(self._config.env.members)
+        return Branching() if is_of_mixture and member_of(task.id) not in self._members_that_fork else branching
+
     def _seed_for(self) -> SeedFor | None:
         seed = self._config.determinism_seed
         return None if seed is None else functools.partial(_seed, seed)
@@ -159,7 +177,8 @@ class RolloutActor:
             with self._turns.following(turns, attempts):
                 yield functools.partial(self._scheduled_seat, task, turns)
         elif self._lockstep is None:
-            yield lambda attempt: nullcontext(self._generator)
+            generator = self._generator_for(task)
+            yield lambda attempt: nullcontext(generator)
         else:
             seats = self._lockstep_seats(self._lockstep, attempts, branching)
             try:
@@ -175,7 +194,7 @@ class RolloutActor:
                 "only under full determinism can a schedule be followed; give --train.full_determinism_enable"
             )
         turn_of_seed = {seed_for(task.id, attempt, turn): turn for turn in range(len(turns.group.turns[attempt]))}
-        return ScheduledSeat(self._turns, self._generator, turns, attempt, turn_of_seed)
+        return ScheduledSeat(self._turns, self._generator_for(task), turns, attempt, turn_of_seed)
 
     def _lockstep_seats(self, lockstep: Lockstep, attempts: Sequence[int], branching: Branching) -> dict[int, Seat]:
         """Seat all attempts at once; those that branch off later have theirs again then."""
@@ -230,16 +249,13 @@ class RolloutActor:
         self._executor.env_pool.close()
 
 
-def _gated(engine: Generator, config: RolloutConfig) -> Generator:
-    """Put a gate before an engine whose time is to be shared by weight.
+def _gate(config: RolloutConfig) -> FairGate | None:
+    """Return a gate for an engine whose time is to be shared by weight; None where it is not.
 
     It lets twice as many through as are decoded at once, so that the engine always has the next one at hand.
     """
     weights = parse_weights(config.env_pool.weights)
-    if not weights:
-        return engine
-    gate = FairGate(2 * config.engine.max_num_seqs, weights)
-    return GatedGenerator(engine, gate, family_of(config.env.env_class, config.env))
+    return FairGate(2 * config.engine.max_num_seqs, weights) if weights else None
 
 
 def _seed(run_seed: int, task_id: str, attempt: int, turn: int) -> int:

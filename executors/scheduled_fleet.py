@@ -14,6 +14,11 @@ class ScheduledFleet:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
+    @property
+    def lives(self) -> bool:
+        """Whether any engine has the published weights."""
+        return bool(set(self._fleet.started) - set(self._fleet.bare))
+
     def submit(self, order: Order) -> bool:
         """Give an order to an engine; return whether one lives."""
         return self._fleet.submit(order)

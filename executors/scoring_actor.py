@@ -3,13 +3,16 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from .devices import take_devices
 from .engines.vllm import VllmConfig, VllmEngine
 
 
 class ScoringActor:
     """Made as an asynchronous Ray actor; sequences are scored beside each other."""
 
-    def __init__(self, config: VllmConfig, *, on_gpu: bool) -> None:
+    def __init__(self, config: VllmConfig, *, on_gpu: bool, name: str = "a teacher's engine") -> None:
+        if on_gpu:
+            take_devices(name, count=config.tensor_parallel_size, shares=True)
         self._engine = VllmEngine(config, on_gpu=on_gpu)
 
     async def start(self) -> int:

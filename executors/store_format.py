@@ -1,7 +1,8 @@
 """A trajectory as plain JSON values and back; token arrays come back bit for bit.
 
 Runs stand for long arrays (`[[turn, length], ...]`), logprobs only for the tokens that have one, as base64 of
-little-endian float32: digits would take ten times as long to write. Schema 1 had digits, and said less of the task.
+little-endian float32: digits would take ten times as long to write. Schema 1 had digits, and said less of the task;
+up to schema 2 the engine is not known.
 """
 
 import base64
@@ -20,8 +21,8 @@ from ..errors import TrajectoryError
 from .branching import Branch
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 
-SCHEMA = 2
-READABLE = (1, 2)
+SCHEMA = 3
+READABLE = (1, 2, 3)
 
 Record = dict[str, Any]  # Any: JSON
 
@@ -65,6 +66,7 @@ def to_record(step: int, trajectory: Trajectory, env: str | None = None) -> Reco
         "seconds": {stage: _number(round(seconds, 6)) for stage, seconds in trajectory.seconds.items()},
         "earlier_failures": [_failure(failure) for failure in trajectory.earlier_failures],
         "branch_of": trajectory.branch_of,
+        "engine": trajectory.engine,
         "seed": task.seed,
         "data": plain(task.data),
         "inexact": inexact,
@@ -87,7 +89,7 @@ def from_record(record: Record, source: str) -> StoredTrajectory:
     """
     if record.get("schema") not in READABLE:
         raise TrajectoryError(
-            f"{source} has schema {record.get('schema')!r}, this version reads {' and '.join(map(str, READABLE))}; "
+            f"{source} has schema {record.get('schema')!r}, this version reads {READABLE[0]} to {READABLE[-1]}; "
             "update turngym"
         )
     try:
@@ -117,6 +119,7 @@ def _read_trajectory(record: Record) -> Trajectory:
         seconds={stage: _read_number(value) for stage, value in record["seconds"].items()},
         earlier_failures=tuple(_read_failure(failure) for failure in record["earlier_failures"]),
         branch_of=_read_branch(record.get("branch_of")),
+        engine=record.get("engine"),
     )
 
 

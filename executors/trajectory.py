@@ -47,7 +47,7 @@ class FailureKind(StrEnum):
     GRADER = "grader"  # no verdict in time
     TEMPLATE = "template"  # the messages cannot be rendered
     PROMPT_TOO_LONG = "prompt_too_long"  # the first prompt leaves no room for an answer
-    FORK_REFUSED = "fork_refused"  # the model's own program kept its environment from being forked
+    FORK_REFUSED = "fork_refused"  # the model's own program kept its environment from being forked; ends no episode
     ENGINE = "engine"
     ENGINE_DEAD = "engine_dead"
     ENGINE_TIMEOUT = "engine_timeout"
@@ -80,6 +80,7 @@ class Trajectory:
         earlier_failures: Why the attempt was begun again, one for each time; nothing else of those tries is kept.
         branch_of: The attempt of its group that it branched off in a tree rollout, and the last turn that both have;
             None where it has all its turns for itself, or others branched off it.
+        engine: Number of the engine beside which it ran, and which sampled it unless it died meanwhile.
     """
 
     task: Task
@@ -95,6 +96,7 @@ class Trajectory:
     seconds: dict[str, float] = field(default_factory=dict)
     earlier_failures: tuple[Failure, ...] = ()
     branch_of: Branch | None = None
+    engine: int | None = None
 
     def __post_init__(self) -> None:
         if (self.failure is not None) != (self.end_reason is EndReason.FAILED):

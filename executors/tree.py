@@ -1,8 +1,9 @@
 """Tree rollouts: an episode forks after chosen turns, and its leaves are the attempts at a task.
 
 Each leaf by itself is a sample of the policy like any other attempt. To keep it so, nothing is drawn anew for what
-turned out short: an episode that ends before it was to fork, or cannot fork just then, stands for all leaves it would
-have had, since fresh episodes in their place would make such ones rarer among the attempts than they are.
+turned out short: an episode that ends before it was to fork, cannot fork just then, or is kept from it by the model's
+own program, stands for all leaves it would have had. With fresh episodes in their place, or with none, such ones would
+be rarer among the attempts than they are.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from .episode import Episode
 from .failures import EpisodeError
 from .multi_turn import MultiTurn
 from .retry import SeedFor, retrying
-from .trajectory import EndReason, Failure, Trajectory
+from .trajectory import EndReason, Failure, FailureKind, Trajectory
 
 SeatOf = Callable[[int], AbstractContextManager[Generator]]
 """From an attempt to what it asks for completions: entered when it begins or branches off, left when it has ended."""
@@ -73,8 +74,12 @@ async def run_attempts(
 
         return await _Tree(branching or Branching(), seat_of, by_itself).run(numbers, episode, executor.env_factory)
 
-    trees = await asyncio.gather(*map(run, (branching or Branching()).trees(attempts)))
-    return tuple(sorted((leaf for leaves in trees for leaf in leaves), key=lambda leaf: leaf.attempt))
+    try:
+        async with asyncio.TaskGroup() as group:
+            trees = [group.create_task(run(numbers)) for numbers in (branching or Branching()).trees(attempts)]
+    except ExceptionGroup as errors:  # no failure of an episode; the first says what it is
+        raise errors.exceptions[0] from None
+    return tuple(sorted((leaf for tree in trees for leaf in tree.result()), key=lambda leaf: leaf.attempt))
 
 
 class _Tree:
@@ -171,14 +176,15 @@ class _Tree:
             episode: It waits meanwhile.
             attempts: What the twin will stand for.
             turns: After which it will fork.
-            is_over: Told when the fork is; False where the episode cannot fork, and keeps these attempts.
+            is_over: Told when the fork is; False where the episode does not fork, and keeps these attempts.
         """
         with self._seat_of(attempts[0]) as generator:
             twin: Episode | Failure | None = None
             try:
                 twin = await episode.fork(attempts[0], generator)
             except EpisodeError as failed:
-                twin = failed.failure
+                if failed.failure.kind is not FailureKind.FORK_REFUSED:
+                    twin = failed.failure
             finally:
                 if not is_over.done():  # as it is where this was cancelled
                     is_over.set_result(twin is not None)

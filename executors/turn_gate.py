@@ -45,13 +45,18 @@ class TurnGate:
 
     @contextmanager
     def following(self, turns: ScheduledTurns, attempts: Iterable[int]) -> Iterator[None]:
-        """Know of an order's turns as long as it runs."""
+        """Know of an order's turns as long as it runs.
+
+        Raises:
+            ScheduleError: A turn could not be let through; its episode took that for a failure of its own.
+        """
         self._left[turns.key] = {
             (attempt, turn): version for attempt in attempts for turn, version in enumerate(turns.group.turns[attempt])
         }
         self._wake()
         try:
             yield
+            self._check()
         finally:
             self._left[turns.key] = {}
             self._wake()
@@ -73,13 +78,17 @@ class TurnGate:
                     await self._changed.wait()
         except TimeoutError:
             pass
-        if self._error is not None:
-            raise ScheduleError(self._error)
+        self._check()
         return self._due(version, keys)
 
     async def reach(self, version: int) -> None:
-        """Wait until this version or a later one is published."""
+        """Wait until this version or a later one is published.
+
+        Raises:
+            ScheduleError: A turn could not be let through: no update comes any more.
+        """
         while self.version < version:
+            self._check()
             await self._changed.wait()
 
     def done(self, key: int, attempt: int, turn: int) -> None:
@@ -96,6 +105,10 @@ class TurnGate:
         """Take note that the schedule cannot be followed."""
         self._error = self._error or message
         self._wake()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise ScheduleError(self._error)
 
     def _due(self, version: int, keys: Sequence[int]) -> list[str]:
         found = [f"order {key}, which has not come yet" for key in keys if key not in self._left]

@@ -108,6 +108,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         tensor_parallel_size=vllm.tensor_parallel_size,
         gpu_memory_utilization=vllm.gpu_memory_utilization or SHARED_GPU_MEMORY,
         enforce_eager=vllm.enforce_eager,
+        cudagraph_mode=vllm.cudagraph_mode,
         enable_prefix_caching=vllm.enable_prefix_caching,
         kv_cache_gib=vllm.kv_cache_gib,
         seed=settings.train.seed,

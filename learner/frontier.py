@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..envs.mixed_tasks import pass_order
 from ..envs.task import Task
 from ..errors import ConfigError
 from ..executors.draws import Draw
@@ -63,7 +64,7 @@ class Frontier:
         """Return the draw of this serial."""
         turn, place = divmod(serial, len(self._tasks))
         if turn not in self._orders:
-            order = np.random.default_rng([self._seed, turn]).permutation(len(self._tasks))
+            order = pass_order(self._tasks, np.random.default_rng([self._seed, turn]))
             self._orders = {key: self._orders[key] for key in sorted(self._orders)[-1:]} | {turn: order}
         return Draw(serial, self._tasks[int(self._orders[turn][place])])
 

@@ -2,7 +2,7 @@
 
 # A attempts
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,15 +62,19 @@ def gather(parts: Parts, settings: LoopSettings, on_idle: Callable[[], None]) ->
         num_kept += sum(verdicts(settings, new, scores_A).is_kept) if settings.filters else len(new)
         if taken.is_late and num_kept:
             break
-    gathered = _joined(settings, groups, np.concatenate(scores) if scores else None, dropped)
+    gathered = _joined(settings, groups, np.concatenate(scores) if scores else None, dropped, parts.members)
     return replace(gathered, takes=tuple(takes))
 
 
 def _joined(
-    settings: LoopSettings, groups: list[Group], scores_A: Floats | None, dropped: list[Trajectory]
+    settings: LoopSettings,
+    groups: list[Group],
+    scores_A: Floats | None,
+    dropped: list[Trajectory],
+    members: Sequence[str],
 ) -> Gathered:
     """Weigh all groups together, and keep those that the filter keeps."""
-    every = weighed(settings, groups, scores_A)
+    every = weighed(settings, groups, scores_A, members)
     trajectories = [t for group in groups for t in group.trajectories]
     if not settings.filters:
         return Gathered(groups, every, trajectories + dropped, every.metrics)

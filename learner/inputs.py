@@ -2,15 +2,16 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..envs.factory import EnvFactory
-from ..envs.resolve import resolve
+from ..envs.resolution import resolve, takes_remote_url
 from ..envs.task import Task
 from ..errors import ConfigError, DataError
 from ..executors.pools.from_options import parse_resources, parse_weights
+from ..registry import nearest
 from .option_branches import check_can_fork
 from .option_pairs import check_pairs, complaints
 from .option_ranges import check_ranges
@@ -37,11 +38,12 @@ def check_inputs(settings: TrainSettings) -> Inputs:
     world_size = (settings.actor.num_gpus_per_node or 1) * settings.actor.num_nodes
     plan_batches(settings.rollout, settings.train, settings.algo.advantage, world_size)
     _check_names(settings)
-    parse_weights(settings.env_pool.weights)
+    weights = parse_weights(settings.env_pool.weights)
     parse_resources(settings.env_pool.resources)
     model = check_model(settings.actor.model_name_or_path, "--actor.model_name_or_path")
     env = _environment(settings)
     check_can_fork(settings, env)
+    _check_weights(weights, env)
     tasks = _tasks(settings, env)
     if settings.data.max_samples < len(tasks):
         tasks = tasks[: settings.data.max_samples]
@@ -76,6 +78,15 @@ def _check_names(settings: TrainSettings) -> None:
         raise ConfigError(
             f"--rollout.temperature {rollout.temperature}: attempts at a task would not differ; use a positive one"
         )
+
+
+def _check_weights(weights: Mapping[str, float], env: EnvFactory) -> None:
+    for name in weights if env.members else ():
+        if name not in env.members:
+            raise ConfigError(
+                f"--env_pool.weights: the mixture has no member {name!r}.{nearest(name, env.members)} "
+                f"It has: {', '.join(env.members)}"
+            )
 
 
 def check_model(path: str | None, option: str) -> str:
@@ -118,12 +129,14 @@ def _environment(settings: TrainSettings) -> EnvFactory:
     kind, _, spec = agent.partition(":")
     if kind != "env" or not spec:
         raise ConfigError(f"--agent {agent!r}: wanted env:NAME, env:module:Class, env:path/to/file.py:Class")
-    if url is not None and spec != "Prompt":
-        raise ConfigError(
-            f"--reward.remote_url is for environments that give no reward, and --agent {agent!r} gives its own; "
-            "leave one of them out"
-        )
     given = _prompt_arguments(settings, url) if spec == "Prompt" else {}
+    if url is not None and spec != "Prompt":
+        if not takes_remote_url(spec):
+            raise ConfigError(
+                f"--reward.remote_url is for environments that give no reward, and --agent {agent!r} gives its own; "
+                "leave one of them out"
+            )
+        given = {"remote_url": url, "timeout_s": settings.reward.timeout_s}
     return resolve(spec, given | dict(settings.agent_args))
 
 
@@ -136,32 +149,33 @@ def _prompt_arguments(settings: TrainSettings, url: str | None) -> dict[str, obj
 
 
 def _tasks(settings: TrainSettings, env: EnvFactory) -> Sequence[Task]:
-    if settings.data.prompt_dataset is None:
-        return env.tasks("train", settings.train.seed)
-    return _load(settings, settings.data.prompt_dataset, settings.data.prompt_split, settings.data.prompt_probs)
+    data, given = settings.data, None
+    if data.prompt_dataset is not None:
+        given = _load(settings, data.prompt_dataset, data.prompt_split, data.prompt_probs)
+    return env.tasks("train", settings.train.seed, given)
 
 
 def _eval_tasks(settings: TrainSettings, env: EnvFactory) -> Sequence[Task]:
     options = settings.eval
     if not (options.at_start or options.at_end or options.steps > 0):
         return []
-    if options.dataset is not None:
-        tasks = _load(settings, options.dataset, options.split, None)
-    elif settings.data.prompt_dataset is not None:
+    if options.dataset is None and settings.data.prompt_dataset is not None:
         raise ConfigError("--eval.* asks for evaluation, and --eval.dataset names no held-out tasks")
-    else:
-        tasks = env.tasks("eval", settings.train.seed)
-    return tasks[: options.max_samples]
+    given = None if options.dataset is None else _load(settings, options.dataset, options.split, None)
+    return env.tasks("eval", settings.train.seed, given)[: options.max_samples]
 
 
 def _fingerprint(settings: TrainSettings, env: EnvFactory, tasks: Sequence[Task]) -> str:
     """Tell one set of tasks from another; an environment's own are told by its arguments, not by making them all."""
-    if settings.data.prompt_dataset is not None:
+    known = ""
+    if settings.data.prompt_dataset is not None or env.members:
         from ..envs.datasets import fingerprint
 
-        return fingerprint(tasks)
+        known = fingerprint(tasks)
+        if not env.members:
+            return known
     content = repr((env.target, sorted(env.kwargs.items()), settings.train.seed, len(tasks)))
-    return hashlib.sha256(content.encode()).hexdigest()
+    return hashlib.sha256((content + known).encode()).hexdigest()
 
 
 def _load(settings: TrainSettings, dataset: str, split: str, probs: str | None) -> Sequence[Task]:

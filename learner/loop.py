@@ -65,7 +65,7 @@ def run_loop(
             trajectories = [t for group in groups for t in group.trajectories]
             now = time.monotonic()
             metrics = rollout_metrics(
-                gathered.trajectories, now - ended_at if settings.runs_ahead else seconds["rollout"]
+                gathered.trajectories, now - ended_at if settings.runs_ahead else seconds["rollout"], parts.members
             )
             metrics |= staleness_metrics(trajectories, parts.sync.version, rollouts.counts, rollouts.num_ready)
             metrics |= {} if parts.pools is None else parts.pools.metrics()
@@ -152,6 +152,7 @@ def save(parts: Parts, state: LoopState, scores: Scores) -> None:
             "frontier": asdict(state.frontier),
             "rollout_counts": state.rollouts.counts,
             "scores": {str(step): reward for step, reward in scores.by_step.items()},
+            "member_scores": {str(step): rewards for step, rewards in scores.by_member.items()},
         },
     )
     state.saved_step = state.step
@@ -224,14 +225,20 @@ def _evaluate(
             parts.interrupt.is_set,
             on_idle=parts.sync.bring,
             judge=None if parts.reward_reader is None else partial(_judged, parts, settings),
+            members=parts.members,
         )
     if result is None:
         raise InterruptedStepError
     if result.reward is not None:
         scores.by_step[state.step] = result.reward
+        if parts.members:
+            scores.by_member[state.step] = dict(result.by_member)
     failed = f", {result.num_failed} of {result.num_attempts} attempts failed" if result.num_failed else ""
     shown = "-" if result.reward is None else f"{result.reward:.3f}"
-    parts.progress.say(f"step {state.step} | held-out reward {shown} on {result.num_tasks} tasks{failed}")
+    if result.by_member:
+        shown += f" ({', '.join(f'{member} {reward:.3f}' for member, reward in result.by_member.items())})"
+    passed = "".join(f", pass@{k} {share:.3f}" for k, share in sorted(result.pass_at.items()))
+    parts.progress.say(f"step {state.step} | held-out reward {shown} on {result.num_tasks} tasks{passed}{failed}")
     episodes = [t for group in result.groups for t in group.trajectories]
     keep_trajectories(parts.folder.eval_store, state.step, episodes, parts.progress.say)
     return list(result.groups)

@@ -109,3 +109,4 @@ class Parts:
     progress: Progress
     interrupt: Interrupt
     pools: EnvPools | None = None  # None where environments do not live in rollout actors
+    members: tuple[str, ...] = ()  # names of a mixture's environments

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-from ..envs.base import AsyncEnv, Env
 from ..envs.factory import EnvFactory
 from ..errors import ConfigError
 from .advantages import NEEDS_GROUP
@@ -37,10 +36,10 @@ def check_branches(settings: TrainSettings) -> None:
 
 def check_can_fork(settings: TrainSettings, env: EnvFactory) -> None:
     """Refuse an environment that cannot fork where episodes are to branch."""
-    env_class = env.env_class
-    if settings.rollout.branch_at and env_class.fork in (AsyncEnv.fork, Env.fork):
+    if settings.rollout.branch_at and not env.can_fork:
+        what = f"no member of {env.spec!r}" if env.members else f"{env.spec!r} ({env.env_class.__name__})"
         raise ConfigError(
-            f"--rollout.branch_at wants an environment that can fork, and {env.spec!r} ({env_class.__name__}) has no "
+            f"--rollout.branch_at wants an environment that can fork, and {what} has {'a' if env.members else 'no'} "
             "fork of its own; leave the option out, or give the class can_fork and fork (docs/environments.md)"
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ..errors import ConfigError
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .loss_choice import CONSTANT_LENGTH, aggregation_choice
+from .option_algo import check_correction, kl_complaints
 from .option_branches import branch_complaints, check_branches
 from .option_determinism import check_determinism
 from .option_pace import check_pace, pace_complaints
@@ -284,26 +285,9 @@ def check_pairs(settings: TrainSettings) -> None:
     check_pace(settings)
     check_branches(settings)
     check_determinism(settings)
-    advantage = settings.algo.advantage
-    bounds = advantage.is_correction_threshold or ()
-    is_truncated = advantage.is_correction_mode == "truncate" and advantage.is_correction_type is None
-    if is_truncated and advantage.is_correction_level != "off" and len(bounds) == 2 and bounds[0] > 0:
-        raise ConfigError(
-            f"--algo.advantage.is_correction_threshold {bounds[0]} {bounds[1]}: --algo.advantage.is_correction_mode "
-            "truncate has an upper bound only; give one number, or the mode clip"
-        )
+    check_correction(settings)
 
 
 def complaints(settings: TrainSettings) -> list[str]:
     """Return what can be meant and rarely is."""
-    return [*_kl_complaints(settings), *pace_complaints(settings), *branch_complaints(settings)]
-
-
-def _kl_complaints(settings: TrainSettings) -> list[str]:
-    kl = settings.algo.kl
-    if kl.init_coef and kl.use_loss and kl.estimator == "k1" and not kl.unbiased_gradient:
-        return [
-            "--algo.kl.use_loss with --algo.kl.estimator k1 has a gradient of 0 on average, so the KL holds nothing "
-            "back: use k2 or k3, or add --algo.kl.unbiased_gradient"
-        ]
-    return []
+    return [*kl_complaints(settings), *pace_complaints(settings), *branch_complaints(settings)]

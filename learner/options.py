@@ -279,29 +279,3 @@ class TrainOptions:
     partial_rollout_cache: Literal["recompute", "keep"] = "recompute"
     """What becomes of a running completion's keys and values at an update: computed anew under the new weights, or
     kept, which is faster and further from the policy."""
-
-
-@dataclass(frozen=True)
-class CkptOptions:
-    """What is kept on disk."""
-
-    output_dir: str = "./ckpt"
-    """Run folder: config, metrics, trajectories, pictures and the final model."""
-    path: str | None = None
-    """Folder of the checkpoints; by default output_dir/checkpoints."""
-    save_steps: int = -1
-    """Save every so many steps; an interrupted run always saves."""
-    max_num: int = 3
-    """Keep so many checkpoints."""
-    load_enable: bool = False
-    """Go on from the newest checkpoint, if there is one."""
-    save_hf: bool = True
-    """Write the final model as a Hugging Face folder."""
-
-
-@dataclass(frozen=True)
-class LoggerOptions:
-    """What is logged."""
-
-    trajectories_per_step: int = 8
-    """Trajectories written to disk at each step; -1 writes all."""

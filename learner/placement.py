@@ -98,7 +98,7 @@ class Cluster:
 
         def make_actor(index: int) -> Any:
             return remote.options(**options, runtime_env=_runtime_env(layout.engine_threads)).remote(
-                config, on_gpu=layout.is_on_gpu
+                config, on_gpu=layout.is_on_gpu, name=f"engine {index}"
             )
 
         return Fleet(
@@ -125,7 +125,7 @@ class Cluster:
 
         def make_actor(index: int) -> Any:
             return remote.options(**options, runtime_env=_runtime_env(layout.engine_threads)).remote(
-                config, on_gpu=layout.is_on_gpu
+                config, on_gpu=layout.is_on_gpu, name=f"teacher engine {index}"
             )
 
         return Teacher(
@@ -151,7 +151,7 @@ class Cluster:
 
         def make_actor(index: int) -> Any:
             return remote.options(**options, runtime_env=_runtime_env(config.num_threads)).remote(
-                config, index, world_size
+                config, index, world_size, on_gpu=layout.is_on_gpu
             )
 
         return Ranks(make_actor, world_size, batching=batching, timeout_s=timeout_s)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CheckpointError, LearnerError
+from ..executors.devices import take_devices
 from ..executors.weights import Bucket, TensorSpec
 from .aggregations import Totals
 from .batch import Batch
@@ -55,7 +56,11 @@ class StepResult:
 class LearnerRank:
     """One rank; made as a Ray actor, with a second thread for `request_stop`."""
 
-    def __init__(self, config: RankConfig, rank: int, world_size: int) -> None:
+    def __init__(self, config: RankConfig, rank: int, world_size: int, *, on_gpu: bool = False) -> None:
+        self._name = f"rank {rank} of {world_size} ({', '.join(config.models)})"
+        self._on_gpu = on_gpu
+        if on_gpu:
+            take_devices(self._name)
         self._config = config
         self._rank, self._world_size = rank, world_size
         self._stop = threading.Event()
@@ -83,6 +88,8 @@ class LearnerRank:
         if self._config.is_deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
         self._device = init_process_group(self._rank, self._world_size, address, port, self._config.timeout_s)
+        if self._on_gpu and self._device.type != "cuda":
+            raise LearnerError(f"{self._name} was given a GPU, and torch finds none; does its build have CUDA?")
         self._models: dict[Role, DeepSpeedStrategy] = {
             role: DeepSpeedStrategy(config, self._device) for role, config in self._config.models.items()
         }

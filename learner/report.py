@@ -1,7 +1,7 @@
 """What a run leaves for people: a summary, a picture of the reward, a table and two episodes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ STAGES = ("rollout", "score", "train", "sync", "eval", "save")
 
 @dataclass(frozen=True)
 class Scores:
-    """Held-out reward before, during and after training, by step."""
+    """Held-out reward before, during and after training, by step; of a mixture also that of each member."""
 
     by_step: dict[int, float]
+    by_member: dict[int, dict[str, float]] = field(default_factory=dict)
 
     @property
     def before(self) -> float | None:
@@ -43,7 +44,8 @@ def summarise(
         "steps": steps,
         "before": scores.before,
         "after": scores.after(steps),
-        "eval_rewards": {str(step): reward for step, reward in sorted(scores.by_step.items())},
+        "eval_rewards": _by_step(scores.by_step),
+        **({"eval_rewards_by_member": _by_step(scores.by_member)} if scores.by_member else {}),
         "rewards": [row.get("reward/mean") for row in rows],
         "tokens": tokens,
         "tokens_per_s": tokens / seconds["rollout"] if seconds["rollout"] else None,
@@ -96,6 +98,10 @@ def print_report(console: Console, summary: Mapping[str, Any], groups: Sequence[
             console.print(f"{message['role']}: {message['content']}", markup=False)
     console.rule(characters="-")
     console.print(f"Everything is in {folder}", markup=False)
+
+
+def _by_step(values: Mapping[int, object]) -> dict[str, object]:
+    return {str(step): value for step, value in sorted(values.items())}
 
 
 def _worth_seeing(groups: Sequence[Group]) -> list[Trajectory]:

@@ -183,6 +183,7 @@ def _start(
         progress=progress,
         interrupt=interrupt,
         pools=pools,
+        members=tuple(inputs.env.members),
     )
     return parts, done
 

@@ -8,14 +8,13 @@ from ..executors.options import EvalOptions, RolloutOptions, VllmOptions
 from .options import (
     ActorOptions,
     AlgoOptions,
-    CkptOptions,
     CriticOptions,
     DsOptions,
-    LoggerOptions,
     RefOptions,
     TeacherOptions,
     TrainOptions,
 )
+from .run_options import CkptOptions, LoggerOptions
 
 
 class TrainSettings(Protocol):

@@ -63,7 +63,10 @@ def resumed(
     if complaint is None:
         finished = read_finished(checkpoint.path / FINISHED, frontier.named)
         rollouts.restore(finished, checkpoint.state["rollout_counts"])
-    scores = Scores({int(step): reward for step, reward in checkpoint.state["scores"].items()})
+    scores = Scores(
+        {int(step): reward for step, reward in checkpoint.state["scores"].items()},
+        {int(step): rewards for step, rewards in checkpoint.state.get("member_scores", {}).items()},
+    )
     rollout_state, frontier_state = rollouts.state(frontier.state)
     state = LoopState(
         frontier_state,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..executors.buffer import Group
+from .attempts import member_means
 from .filtering import Filtered, filter_groups
 from .loop_parts import InterruptedStepError, LoopSettings, Parts
 from .reward_scoring import model_scores, reward_batch
@@ -61,8 +62,10 @@ def verdicts(settings: LoopSettings, groups: Sequence[Group], scores_A: Floats |
     return filter_groups(groups, settings.algo, shaped.raw_rewards_A, shaped.is_valid_A)
 
 
-def weighed(settings: LoopSettings, groups: Sequence[Group], scores_A: Floats | None) -> StepRewards:
-    """Shape the rewards and leave out what is filtered."""
+def weighed(
+    settings: LoopSettings, groups: Sequence[Group], scores_A: Floats | None, members: Sequence[str] = ()
+) -> StepRewards:
+    """Shape the rewards and leave out what is filtered; of a mixture, log those of each member, too."""
     shaped = _shaped(settings, groups, scores_A)
     filtered = filter_groups(groups, settings.algo, shaped.raw_rewards_A, shaped.is_valid_A)
     rewards_A = np.where(filtered.is_valid_A, shaped.rewards_A, np.nan)
@@ -70,6 +73,9 @@ def weighed(settings: LoopSettings, groups: Sequence[Group], scores_A: Floats | 
     if shaped.is_valid_A.any():
         before_A = shaped.rewards_A[shaped.is_valid_A]  # the filter would hide how the policy does
         metrics |= {"reward/mean": float(before_A.mean()), "reward/std": float(before_A.std())}
+        task_ids = [group.task.id for group in groups for _ in group.trajectories]
+        means = member_means(members, task_ids, np.where(shaped.is_valid_A, shaped.rewards_A, np.nan))
+        metrics |= {f"reward/{member}/mean": mean for member, mean in means.items()}
     return StepRewards(rewards_A, filtered.is_valid_A, metrics)
 
 

@@ -3,10 +3,14 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,3 +120,32 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def live() -> Iterator[Callable[[Any], str]]:
+    """Serve an ASGI application on this machine, in a thread of its own, and return its URL."""
+    import uvicorn
+
+    running: list[tuple[uvicorn.Server, threading.Thread, socket.socket]] = []
+
+    def start(app: Any) -> str:
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        running.append((server, thread, listener))
+        until = time.monotonic() + 60
+        while not server.started:
+            assert time.monotonic() < until, "the server does not start"
+            time.sleep(0.005)
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for server, thread, listener in running:
+        server.should_exit = True
+        thread.join(30)
+        listener.close()
+        assert not thread.is_alive()

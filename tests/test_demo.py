@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from turngym.config import TrainConfig, read_yaml
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]

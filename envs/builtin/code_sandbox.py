@@ -93,7 +93,7 @@ class CodeSandbox(AsyncEnv):
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:
         """Return 100,000 puzzles; no wording is in both splits."""
-        return LazyTasks(100_000, lambda index: puzzle_task(split, seed, index))
+        return LazyTasks(100_000, lambda index: puzzle_task(split, seed, index), is_endless=True)
 
     def complaints(self, tasks: Sequence[Task]) -> list[str]:
         """Name tests that cannot be used, among the first `CHECKED_TASKS`."""

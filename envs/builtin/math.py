@@ -25,6 +25,8 @@ class Math(AsyncEnv):
         instruction: Said after the problem; empty to say nothing.
     """
 
+    needs_dataset = True
+
     def __init__(
         self, deadline_s: float = 5.0, system_prompt: str | None = None, instruction: str = INSTRUCTION
     ) -> None:

@@ -21,6 +21,7 @@ class Prompt(AsyncEnv):
     """
 
     wants_query = True
+    needs_dataset = True
 
     def __init__(
         self, remote_url: str | None = None, apply_chat_template: bool = False, timeout_s: float = 180.0

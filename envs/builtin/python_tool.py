@@ -1,7 +1,6 @@
 r"""`PythonTool`: math problems with a Python interpreter as a tool; only the model's own final answer counts."""
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from ..graders.code_text import code_blocks, without_code
 from ..graders.math_text import final_text
 from ..messages import Message, Observation
 from ..task import Split, Task
+from ..tools.json_calls import CLOSE, JSON_CALLS, OPEN
 from .math import Math
 from .tool_session import SandboxChoice, ToolSession
 
@@ -21,7 +21,6 @@ INSTRUCTION = (
     "of its last line. Variables stay from block to block. When you are done, answer without any code and put your "
     r"final answer within \boxed{}."
 )
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _DONE = "PythonTool.step was called with no episode running; call reset first"
 
 
@@ -45,6 +44,8 @@ class PythonTool(AsyncEnv):
         system_prompt: A system message before the problem.
         instruction: Said after the problem; empty to say nothing.
     """
+
+    needs_dataset = True
 
     def __init__(
         self,
@@ -137,23 +138,17 @@ class _ToolCall:
 
 
 def _call(message: str) -> _ToolCall | None:
-    _, opening, rest = (final_text(message) or "").partition(_OPEN)
-    if not opening:
+    if OPEN not in (final_text(message) or ""):
         blocks = [block for block in code_blocks(message) if block.is_of("python")]
         return _ToolCall(blocks[0].code, is_fenced=True) if blocks else None
-    try:
-        call = json.loads(rest.partition(_CLOSE)[0])
-        arguments = call["arguments"]
-        if isinstance(arguments, str):
-            arguments = json.loads(arguments)
-        if call["name"] == "python" and isinstance(arguments["code"], str):
-            return _ToolCall(arguments["code"], is_fenced=False)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass  # the model is told what is wanted
+    call = JSON_CALLS.parse(message).calls[0]
+    code = call.arguments.get("code")
+    if call.problem is None and call.name == "python" and isinstance(code, str):
+        return _ToolCall(code, is_fenced=False)
     wanted = '{"name": "python", "arguments": {"code": "..."}}'
     return _ToolCall("", is_fenced=False, problem=f"Nothing was run: a tool call wants the form {wanted}.")
 
 
 def _without_calls(text: str) -> str:
-    first, *others = text.split(_OPEN)
-    return first + "".join(other.partition(_CLOSE)[2] for other in others)
+    first, *others = text.split(OPEN)
+    return first + "".join(other.partition(CLOSE)[2] for other in others)

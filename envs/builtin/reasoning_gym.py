@@ -64,7 +64,7 @@ class ReasoningGym(Env):
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:
         """Return 100,000 tasks; in a small family questions repeat, but never across the splits."""
-        return LazyTasks(100_000, lambda index: self._task(split, seed, index))
+        return LazyTasks(100_000, lambda index: self._task(split, seed, index), is_endless=True)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

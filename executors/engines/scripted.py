@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,33 +16,11 @@ from ..weights import Bucket, checksum, views
 from .base import UpdateMode, check_scorable
 from .lockstep import Ask
 from .script import SCRIPTED_LOGPROB, Reply, Request, Script, script_of
+from .scripted_work import Work
 from .toy_policy import ToyPolicy
 from .version_spans import VersionSpans
 
 __all__ = ["SCRIPTED_LOGPROB", "Reply", "Request", "Script", "ScriptedEngine"]
-
-
-@dataclass(eq=False)
-class _Work:
-    """A request that takes its time; time stands still while the engine holds it."""
-
-    spans: VersionSpans
-    num_tokens: int = 0
-    seconds: float = 0.0
-    done_s: float = 0.0
-    since: float | None = None  # when it last began to go on; None while it does not
-
-    def advance(self, now: float) -> None:
-        """Count the time that has passed, and stop the clock."""
-        if self.since is not None:
-            self.done_s += now - self.since
-            self.since = None
-
-    @property
-    def num_sampled(self) -> int:
-        """The tokens that are there, in proportion to the time that passed."""
-        share = min(self.done_s / self.seconds, 1.0) if self.seconds > 0 else 0.0
-        return int(self.num_tokens * share + 1e-6)  # a clock's sums fall short of whole tokens by less
 
 
 class ScriptedEngine:
@@ -82,7 +59,7 @@ class ScriptedEngine:
         self._pause_timeout_s = pause_timeout_s
         self._scoring_temperature = scoring_temperature
         self._version = 0
-        self._running: set[_Work] = set()
+        self._running: set[Work] = set()
         self._is_holding = False
         self._going = asyncio.Event()
         self._going.set()
@@ -222,11 +199,11 @@ class ScriptedEngine:
             self.kill("closed")
 
     @contextlib.asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[_Work]:
+    async def _admitted(self) -> AsyncIterator[Work]:
         """Wait while the engine is paused, and count as running."""
         while not self._open.is_set():
             await self._open.wait()
-        work = _Work(VersionSpans(self._version))
+        work = Work(VersionSpans(self._version))
         self._running.add(work)
         self._idle.clear()
         try:
@@ -236,7 +213,7 @@ class ScriptedEngine:
             if not self._running:
                 self._idle.set()
 
-    async def _answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, name: str, work: _Work) -> Completion:
+    async def _answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, name: str, work: Work) -> Completion:
         await self.health()
         request = Request(prompt_ids, sampling, name, self._num_requests)
         self._num_requests += 1
@@ -258,7 +235,7 @@ class ScriptedEngine:
             stop_reason=stop_reason,
         )
 
-    async def _pass(self, work: _Work) -> None:
+    async def _pass(self, work: Work) -> None:
         """Let the work's time pass on the event loop's clock, unless the engine dies meanwhile."""
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(0)

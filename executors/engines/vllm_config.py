@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from .vllm_adapter import Adapter
 
@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 CAPTURE_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
+CudagraphMode = Literal["full_decode_only", "full_and_piecewise"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class VllmConfig:
     tensor_parallel_size: int = 1
     gpu_memory_utilization: float = 0.9
     enforce_eager: bool = False
+    cudagraph_mode: CudagraphMode = "full_decode_only"
     enable_prefix_caching: bool = True
     kv_cache_gib: float = 0.5
     seed: int = 0
@@ -77,6 +79,13 @@ def engine_arguments(config: VllmConfig, *, on_gpu: bool) -> dict[str, Any]:
     arguments["gpu_memory_utilization"] = config.gpu_memory_utilization
     if config.enforce_eager:
         return arguments | {"enforce_eager": True}
+    return arguments | {"compilation_config": _graphs(config)}
+
+
+def _graphs(config: VllmConfig) -> dict[str, Any]:
+    """Choose graphs; mode FULL without compilation died of illegal memory accesses (vLLM 0.22, one H200)."""
+    mode = config.cudagraph_mode.upper()
+    if config.cudagraph_mode == "full_and_piecewise":
+        return {"mode": 3, "cudagraph_mode": mode}
     sizes = [size for size in CAPTURE_SIZES if size <= config.max_num_seqs]
-    graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
-    return arguments | {"compilation_config": graphs}
+    return {"mode": 0, "cudagraph_mode": mode, "cudagraph_capture_sizes": sizes}

@@ -39,6 +39,8 @@ class EnvClasses:
 
 def family_of(env_class: AnyEnvClass | None, factory: object) -> str:
     """Return the name under which environments share a limit, a breaker and a weight."""
+    if isinstance(named := getattr(unwrapped(factory), "family", None), str):
+        return named  # a mixture's member
     if env_class is None:
         return name_of(factory)
     own = env_class.family

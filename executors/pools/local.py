@@ -3,7 +3,7 @@
 from ...envs.base import AsyncEnv
 from .base import EnvFactory, Host, HostCounts, HostedEnv, States, Ticket
 from .env_classes import EnvClasses
-from .states import joined
+from .states import joined, kept_under
 
 
 class LocalHost(Host):
@@ -26,8 +26,9 @@ class LocalHost(Host):
         env_class = await self._classes.of(factory)
         is_async = env_class is not None and issubclass(env_class, AsyncEnv)
         host = self._loop_host if is_async else self._sync_host
-        if family in self._kept:
-            host.restore({family: self._kept.pop(family)})
+        name = kept_under(factory, family)
+        if name in self._kept:
+            host.restore({name: self._kept.pop(name)})
         return await host.make(factory, family, ticket)
 
     def counts(self) -> HostCounts:

@@ -8,7 +8,7 @@ from ...envs.base import AsyncEnv
 from ...errors import DeadlineError, EnvError
 from ..deadlines import Deadline
 from .base import EnvFactory, Host, HostCounts, States, Ticket, bound, name_of
-from .states import OwnStates
+from .states import OwnStates, kept_under
 from .watchdog import Watchdog
 
 
@@ -30,7 +30,7 @@ class LoopHost(Host):
             return factory()
 
         env = await direct(made, f"making {name_of(factory)}", ticket.timeout_s)
-        self._own.introduce(family, type(env))
+        self._own.introduce(kept_under(factory, family), type(env))
         return self.adopt(env)
 
     def adopt(self, env: AsyncEnv) -> "LoopEnv":

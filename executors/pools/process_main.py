@@ -13,7 +13,7 @@ from .base import EnvFactory, bound
 from .states import state_of, take_states
 
 _envs: dict[int, Env] = {}
-_classes: dict[str, type[Env]] = {}  # by family
+_classes: dict[str, type[Env]] = {}  # by the name under which their state is kept
 
 
 def call(method: str, arguments: bytes) -> Any:
@@ -24,7 +24,7 @@ def call(method: str, arguments: bytes) -> Any:
         raise EnvError(f"the environment raised {error!r}") from None
 
 
-def _make(env_id: int, factory: EnvFactory, family: str, states: list[Any]) -> tuple[str, bool]:
+def _make(env_id: int, factory: EnvFactory, state_name: str, states: list[Any]) -> tuple[str, bool]:
     """Make an environment; return its class's name and whether it wants queries."""
     if not _classes:
         np.random.seed()  # workers are forks of one process and would all draw the same
@@ -34,9 +34,9 @@ def _make(env_id: int, factory: EnvFactory, family: str, states: list[Any]) -> t
             f"{type(env).__name__} is asynchronous, which only showed when it was made; the factory must be the class "
             "itself or an EnvFactory"
         )
-    if family not in _classes:
+    if state_name not in _classes:
         take_states(type(env), states)
-        _classes[family] = type(env)
+        _classes[state_name] = type(env)
     _envs[env_id] = env
     return type(env).__name__, bool(getattr(env, "wants_query", False))
 
@@ -60,8 +60,8 @@ def _close(env_id: int) -> None:
 
 
 def _states() -> dict[str, Any]:
-    found = {family: state_of(env_class) for family, env_class in _classes.items()}
-    return {family: state for family, state in found.items() if state is not None}
+    found = {name: state_of(env_class) for name, env_class in _classes.items()}
+    return {name: state for name, state in found.items() if state is not None}
 
 
 _METHODS: dict[str, Callable[..., Any]] = {

@@ -19,7 +19,7 @@ from ...sandbox.fork_server import Forker, Worker
 from ...sandbox.worker_main import pack
 from .base import EnvFactory, Host, HostCounts, States, Ticket, in_background, name_of, shielded
 from .gate import FairGate
-from .states import joined, shared_out
+from .states import joined, kept_under, shared_out
 
 _FUNCTION = "turngym.executors.pools.process_main:call"
 _UNLIMITED_BYTES = 1 << 60
@@ -38,7 +38,7 @@ class _Slot:
     generation: int = 0  # of workers in this slot
     end: str = ""  # how the last worker ended
     kept: States = field(default_factory=dict)
-    families: set[str] = field(default_factory=set)  # that this worker has been given what was kept for them
+    restored: set[str] = field(default_factory=set)  # of what is kept, the names that this worker has been given
 
 
 class ProcessHost(Host):
@@ -66,10 +66,11 @@ class ProcessHost(Host):
         """Make an environment in the worker with the fewest."""
         slot = min(self._slots, key=lambda slot: slot.num_envs)
         env = ProcessEnv(self, slot, next(self._ids), family, name_of(factory))
+        env.state_name = name = kept_under(factory, family)
 
         def arguments() -> tuple[object, ...]:
-            states = [] if family in slot.families else slot.kept.get(family, [])
-            return env.env_id, factory, family, states
+            states = [] if name in slot.restored else slot.kept.get(name, [])
+            return env.env_id, factory, name, states
 
         slot.num_envs += 1
         try:
@@ -108,13 +109,13 @@ class ProcessHost(Host):
                 env = ProcessEnv(self, slot, -1, "", "states", slot.generation)
                 ticket = Ticket(timeout_s, time.monotonic() + timeout_s)
                 known = await self.run(env, "states", lambda: (), "asking a worker for its state", ticket)
-                slot.kept.update({family: [state] for family, state in known.items()})
+                slot.kept.update({name: [state] for name, state in known.items()})
         return joined(slot.kept for slot in self._slots)
 
     def restore(self, states: States) -> None:
         """Deal out what earlier workers had kept; each gets its part with its first environment of a family."""
         for slot, part in zip(self._slots, shared_out(states, len(self._slots)), strict=True):
-            slot.kept = part
+            slot.kept = joined([slot.kept, part])
 
     def close(self) -> None:
         """End the workers once the last environment is closed."""
@@ -167,7 +168,7 @@ class ProcessHost(Host):
             ticket.begin()
             result = await self._call(slot, worker, _packed(method, arguments(), what), what, ticket.timeout_s)
             if method == "make":
-                slot.families.add(env.family)
+                slot.restored.add(env.state_name)
             return result
         finally:
             slot.gate.leave(env.family, entered_at)
@@ -176,7 +177,7 @@ class ProcessHost(Host):
         slot.worker = await self._threads.call(
             self._forker.fork, timeout_s=_START_TIMEOUT_S, what="starting a worker process for environments"
         )
-        slot.families.clear()
+        slot.restored.clear()
         assert slot.worker is not None
         return slot.worker
 
@@ -226,6 +227,7 @@ class ProcessEnv:
         self.slot = slot
         self.env_id = env_id
         self.family = family
+        self.state_name = family
         self.name = name
         self.wants_query = False
         self.generation = generation  # of its slot's workers; None before it is made

@@ -102,7 +102,7 @@ class RemoteHost(Host):
     def restore(self, states: States) -> None:
         """Deal out what earlier workers had kept; each gets its part with its first environment."""
         for slot, part in zip(self._slots, shared_out(states, len(self._slots)), strict=True):
-            slot.kept = part
+            slot.kept = joined([slot.kept, part])
 
     def close(self) -> None:
         """End the workers once the last environment is closed."""

@@ -1,16 +1,30 @@
 """What classes of environments keep beyond their episodes, gathered from all processes and shared out again.
 
 Each process has its own copy of a class, and so a state of its own. A checkpoint holds them side by side, as a list
-per family. When they are shared out, a process gets none, one or several of them: each exactly once, so that counts
-keep their sum when there are more or fewer processes than before.
+per family (see `kept_under`). When they are shared out, a process gets none, one or several of them: each exactly
+once, so that counts keep their sum when there are more or fewer processes than before.
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from ...envs.base import Stateful
+from ...envs.factory import EnvFactory as NamedFactory
 from ...errors import EnvError
-from .base import States
+from .base import EnvFactory, States, unwrapped
+
+
+def kept_under(factory: EnvFactory, family: str) -> str:
+    """Return the name under which is kept what the class of a factory's environments keeps: that of the family.
+
+    Members of a mixture are families of their own and may be of one class, whose state is one, so it is the class's:
+    `module:Class` or, wherever the file lies, `file.py:Class`.
+    """
+    inner = unwrapped(factory)
+    if not isinstance(inner, NamedFactory) or inner.family is None:
+        return family
+    return Path(inner.target).name if isinstance(inner.target, str) else inner.target.__name__
 
 
 def state_of(env_class: type) -> Any | None:

@@ -12,7 +12,7 @@ from ...errors import ConfigError, DeadlineError, EnvError, EnvUnavailableError
 from .base import AnyEnv, EnvFactory, Host, HostCounts, HostedEnv, States, Ticket, bound, name_of
 from .gate import FairGate
 from .on_loop import LoopHost
-from .states import OwnStates
+from .states import OwnStates, kept_under
 
 
 class ThreadHost(Host):
@@ -38,7 +38,7 @@ class ThreadHost(Host):
     async def make(self, factory: EnvFactory, family: str, ticket: Ticket) -> HostedEnv:
         """Make an environment in a thread."""
         env: AnyEnv = await self._made(factory, f"making {name_of(factory)}", family, ticket)
-        self._own.introduce(family, type(env))
+        self._own.introduce(kept_under(factory, family), type(env))
         if isinstance(env, AsyncEnv):
             return self._loop_host.adopt(env)
         self._num_envs += 1

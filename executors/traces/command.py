@@ -104,6 +104,7 @@ def _add_selection(parser: argparse.ArgumentParser, what: str) -> None:
     choice.add_argument("--end_reason", metavar="NAME", help="how it ended, or the kind of its failure")
     choice.add_argument("--min_reward", type=float, metavar="X", help="least reward")
     choice.add_argument("--max_reward", type=float, metavar="X", help="highest reward")
+    choice.add_argument("--engine", type=int, metavar="N", help="number of the engine that sampled")
     choice.add_argument("--contains", metavar="TEXT", help="text in a message or failure, small or capital letters")
 
 
@@ -123,6 +124,7 @@ def _selection(options: argparse.Namespace) -> Selection:
         end_reason=options.end_reason,
         min_reward=options.min_reward,
         max_reward=options.max_reward,
+        engine=options.engine,
         contains=options.contains,
     )
 

@@ -54,6 +54,8 @@ def _facts(episode: Recorded) -> list[tuple[str, str]]:
         facts += [("reward", f"{trajectory.reward:.6g}"), ("score", score)]
     facts.append(("end", _end(trajectory)))
     facts.append(("seconds", ", ".join(f"{stage} {value:.3f}" for stage, value in trajectory.seconds.items())))
+    if trajectory.engine is not None:
+        facts.append(("engine", str(trajectory.engine)))
     if trajectory.extra_logs:
         facts.append(("logs", ", ".join(f"{shown(name)} {value:g}" for name, value in trajectory.extra_logs.items())))
     if (branch := trajectory.branch_of) is not None:

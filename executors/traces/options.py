@@ -24,6 +24,8 @@ class Selection:
     """Least reward; an attempt that failed has none."""
     max_reward: float | None = None
     """Highest reward; an attempt that failed has none."""
+    engine: int | None = None
+    """Number of the engine that sampled; not known of episodes that older versions wrote."""
     contains: str | None = None
     """Text in the messages or the failure, in small or capital letters."""
 

@@ -118,6 +118,7 @@ def matches(episode: Recorded, selection: Selection) -> bool:
         and (selection.task is None or selection.task in trajectory.task.id)
         and (not selection.failed or failure is not None)
         and (selection.end_reason is None or selection.end_reason in ends)
+        and selection.engine in (None, trajectory.engine)
         and _pays(trajectory, selection.min_reward, selection.max_reward)
         and (selection.contains is None or _holds(trajectory, selection.contains))
     )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ...agents.base import Sampling
 from ...envs.factory import EnvFactory
 from ...envs.options import DataOptions, EnvPoolOptions, RewardOptions
-from ...envs.resolve import resolve
+from ...envs.resolution import resolve
 from ...errors import ConfigError
 from ..limits import Limits
 from ..options import RolloutOptions
@@ -48,6 +48,9 @@ def environment(tree: Tree, options: ReplayOptions) -> EnvFactory:
         reward, data = group(tree, "reward", RewardOptions()), group(tree, "data", DataOptions())
         given = {"remote_url": reward.remote_url, "timeout_s": reward.timeout_s}
         arguments = {**given, "apply_chat_template": data.apply_chat_template, **arguments}
+    elif agent == own and (url := group(tree, "reward", RewardOptions()).remote_url) is not None:
+        # It was allowed only for an environment that takes it.
+        arguments = {"remote_url": url, "timeout_s": group(tree, "reward", RewardOptions()).timeout_s, **arguments}
     return resolve(spec, {**arguments, **options.agent_args})
 
 

@@ -16,6 +16,9 @@ from .recording import Recorded, check_selection, none_selected, open_recording
 from .terminal import console, one_line
 
 MOST_ROWS = 200
+COLUMNS = (
+    "split", "step", "task", "attempt", "reward", "score", "turns", "tokens", "end", "seconds", "engine", "version"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Row:
     tokens: int
     end: str
     seconds: float | None
+    engine: int | None
     oldest_version: int | None
     newest_version: int | None
     branch_of: tuple[int, int] | None
@@ -48,6 +52,7 @@ SORTED_BY: dict[str, Callable[[Row], Any]] = {  # Any: numbers and names
     "tokens": lambda row: row.tokens,
     "end": lambda row: row.end,
     "seconds": lambda row: row.seconds,
+    "engine": lambda row: row.engine,
     "version": lambda row: row.oldest_version,
 }
 
@@ -104,6 +109,7 @@ def row_of(episode: Recorded) -> Row:
         tokens=trajectory.num_actions,
         end=trajectory.end_reason.value if failure is None else f"failed: {failure.kind.value}",
         seconds=trajectory.seconds.get("total"),
+        engine=trajectory.engine,
         oldest_version=trajectory.oldest_version,
         newest_version=max(newest, default=None),
         branch_of=trajectory.branch_of,
@@ -135,7 +141,7 @@ def _print_table(rows: Iterable[Row]) -> None:
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("split", "step", "task", "attempt", "reward", "score", "turns", "tokens", "end", "seconds", "version"):
+    for name in COLUMNS:
         is_text = name in ("split", "task", "end")
         table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=name != "task")
     for row in rows:
@@ -150,6 +156,7 @@ def _print_table(rows: Iterable[Row]) -> None:
             str(row.tokens),
             row.end,
             _number(row.seconds, ".2f"),
+            "-" if row.engine is None else str(row.engine),
             _versions(row),
         ]
         table.add_row(*map(Text, cells), style="yellow" if row.failure else "")

@@ -5,7 +5,7 @@ import pytest
 from turngym import AsyncEnv, Env, RawText, Task
 from turngym.envs.factory import EnvFactory
 from turngym.envs.play import play
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 
 
 def scripted(*actions: str):

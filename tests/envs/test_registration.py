@@ -8,7 +8,7 @@ from gymnasium.envs.registration import registry
 
 from turngym import AsyncEnv, Env, make, register
 from turngym.envs import registration
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.errors import ConfigError, UnknownNameError
 
 

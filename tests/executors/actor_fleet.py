@@ -79,6 +79,11 @@ class ActorFleet:
         """Of each engine."""
         return [actor._engine.waves for actor in self.actors]  # type: ignore[attr-defined]
 
+    @property
+    def lives(self) -> bool:
+        """Whether any engine has the published weights."""
+        return any(actor._failover.lives for actor in self.actors)
+
     def on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(WAIT_S)
 

@@ -312,9 +312,11 @@ def test_each_engine_knows_how_much_of_a_burst_comes_to_it(make_fleet, tmp_path)
         assert fleet.submit_burst(orders)
         assert [(order.key, engine.index) for order, engine in fleet.running] == [(0, 0), (1, 1), (2, 0)]
         until = time.monotonic() + 60
+        sampled_by: dict[int, set[int | None]] = {}
         while fleet.running:
             assert time.monotonic() < until
-            fleet.poll(0.1)
+            sampled_by |= {o.order.key: {t.engine for t in o.trajectories} for o in fleet.poll(0.1)}
+        assert sampled_by == {0: {0}, 1: {1}, 2: {0}}
         said = {path.name: path.read_text() for path in tmp_path.glob(f"* of burst {number}")}
         names = {"engine 0 a": "4", "engine 1 b": "2", "engine 0 c": "4"}
         assert said == {f"{name} of burst {number}": count for name, count in names.items()}

@@ -1,5 +1,6 @@
 """A run that follows another one's schedule does the same, whatever takes how long; what it cannot do it says."""
 
+import asyncio
 import json
 import random
 import time
@@ -20,6 +21,7 @@ from turngym.executors.following import FollowingDispatcher, FollowingRollouts
 from turngym.executors.pacing import Pace
 from turngym.executors.rollouts import Rollouts
 from turngym.executors.schedule import GroupRecord, RolloutSchedule, StepRecord, read_schedule, step_record, to_row
+from turngym.executors.turn_gate import ScheduledTurns, TurnGate
 
 from .actor_fleet import ActorFleet, Wanders
 from .attempts import SAMPLING, Line, outcome
@@ -141,8 +143,9 @@ def test_another_environment_is_named_by_step_serial_and_turn(fleet):
 
     with pytest.raises(
         ScheduleError, match=r"at step \d, serial \d+, attempt [01], turn [12]: .*the episode ended after"
-    ):
+    ) as raised:
         follow(fleet(env_class=Longer), two_steps(fleet))
+    assert str(raised.value).count("cannot be followed") == 1
 
 
 def test_what_failed_then_and_does_not_now_is_named(fleet):
@@ -234,21 +237,26 @@ def test_attempts_that_fail_now_are_named_and_what_they_failed_by():
         bench.dispatcher.note(outcome(order, failed=[1]), 0.0)
 
 
+class Idle:
+    """Engines that take orders, as long as any lives, and do nothing."""
+
+    lives = True
+
+    def submit(self, order):
+        return self.lives
+
+    def poll(self, timeout_s):
+        time.sleep(timeout_s)
+        return []
+
+    def cancel(self, keys):
+        pass
+
+    def unfinished_turns(self, version):
+        return [f"turn 1 at {version}"]
+
+
 def test_an_update_names_what_it_waits_for_in_vain():
-    class Idle:
-        def submit(self, order):
-            return True
-
-        def poll(self, timeout_s):
-            time.sleep(timeout_s)
-            return []
-
-        def cancel(self, keys):
-            pass
-
-        def unfinished_turns(self, version):
-            return [f"turn 1 at {version}"]
-
     schedule = Bench().dispatcher._schedule
     plan = replace(PLAN, lease_s=0.05)
     rollouts = FollowingRollouts(schedule, Idle(), Line(9), PACE, plan, NEVER)
@@ -261,6 +269,48 @@ def test_an_update_names_what_it_waits_for_in_vain():
     with pytest.raises(DeadlineError, match=r"the update to version 1 waited 0.05 s .*: turn 1 at 0"):
         rollouts.drop_stale(1)
     rollouts.close()
+
+
+@pytest.mark.parametrize("has_orders", [True, False])
+def test_an_update_ends_at_once_where_nothing_can_sample_what_it_waits_for(has_orders):
+    """Its lease is an hour; the last engine died with the orders, or before it took any."""
+    engines = Idle()
+    engines.lives = has_orders
+    rollouts = FollowingRollouts(
+        Bench().dispatcher._schedule, engines, Line(9), PACE, replace(PLAN, lease_s=3600.0), NEVER
+    )
+    rollouts.begin_batch(0, 2)
+    rollouts._dispatcher.orders(engines.submit, 0.0)
+    assert rollouts._dispatcher.has_begun_all is has_orders
+    engines.lives = False
+    first = "turn 1 at 0" if has_orders else "what is to begin"
+    with pytest.raises(ScheduleError, match=f"no engine lives that has the weights of version 0, .*: {first}"):
+        rollouts.drop_stale(1)
+
+
+async def test_what_waits_for_a_version_ends_with_the_schedule():
+    """Two turns of one order: the second waits for an update that nobody will bring once the first has failed."""
+    gate = TurnGate()
+    turns = ScheduledTurns(3, 1, GroupRecord(0, "t", 0, ((0, 1), (0,))))
+    waits = asyncio.Event()
+
+    async def later() -> None:
+        waits.set()
+        await gate.reach(1)
+
+    async def order() -> None:
+        with gate.following(turns, (0, 1)):
+            waiting = asyncio.create_task(later())
+            await waits.wait()
+            gate.fail("the first is wrong")
+            with pytest.raises(ScheduleError, match=r"^the first is wrong$"):
+                await waiting
+
+    async with asyncio.timeout(60):
+        with pytest.raises(ScheduleError, match=r"^the first is wrong$"):
+            await order()
+        with pytest.raises(ScheduleError, match=r"^the first is wrong$"):
+            await gate.unfinished(0, [3], 60.0)
 
 
 def serials(taken: Taken | None) -> list[int]:

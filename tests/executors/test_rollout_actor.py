@@ -9,6 +9,7 @@ import pytest
 from turngym.agents.base import Sampling
 from turngym.envs.base import Env
 from turngym.envs.factory import EnvFactory
+from turngym.envs.options import EnvPoolOptions
 from turngym.envs.task import Task
 from turngym.executors.branching import Branching
 from turngym.executors.engines.base import UpdateMode
@@ -41,12 +42,13 @@ class Recording(ScriptedEngine):
 def actor(tiny_model: Path, echo):
     """Make an actor whose engine is scripted."""
 
-    def make(determinism_seed: int | None, env_class: type[Env] = echo) -> RolloutActor:
+    def make(determinism_seed: int | None, env_class: type[Env] = echo, env: EnvFactory | None = None, **options):
         config = RolloutConfig(
             VllmConfig(str(tiny_model), "float32", max_context=256),
-            EnvFactory("echo", env_class),
+            env or EnvFactory("echo", env_class),
             Limits(max_turns=2),
             determinism_seed=determinism_seed,
+            **options,
         )
         actor = RolloutActor(config, on_gpu=False)
         actor._engine = Recording()
@@ -135,3 +137,37 @@ async def test_the_mode_of_an_update_reaches_the_engine(actor):
     assert await rollouts.finish_update(2) == 2
     assert rollouts._engine.modes == [UpdateMode.DRAIN, UpdateMode.KEEP]
     await rollouts.close()
+
+
+def members(**classes: type[Env]) -> EnvFactory:
+    made = {name: EnvFactory(name, env_class, family=name) for name, env_class in classes.items()}
+    return EnvFactory("mixture", Env, members=made)
+
+
+async def test_each_member_of_a_mixture_has_a_line_of_its_own_before_the_engine(actor, echo):
+    """Two members of one class are two families; their environments know their tasks by their own ids."""
+    mixed = actor(None, env=members(a=echo, b=echo), env_pool=EnvPoolOptions(weights="a=2"))
+    mixed._failover.revived()
+    groups = [await mixed.run_group(Task(f"{name}/1", prompt="x"), (0,), Sampling(max_tokens=2)) for name in "ab"]
+    assert [group.num_valid for group in groups] == [1, 1]
+    assert {name: lane.weight for name, lane in mixed._gate._lanes.items()} == {"a": 2.0, "b": 1.0}
+    stats = await mixed.pool_stats()
+    assert {name: family.num_calls for name, family in stats.families.items()} == {"a": 4, "b": 4}
+
+
+async def test_only_members_that_can_fork_do(actor, echo):
+    """An attempt at a task of the other member is an episode of its own, and no copy of its sibling."""
+
+    class Forks(echo):
+        can_fork = True
+
+        def fork(self):
+            return copy.copy(self)
+
+    mixed = actor(None, env=members(forks=Forks, not_=echo))
+    mixed._failover.revived()
+    groups = [
+        await mixed.run_group(Task(f"{name}/1", prompt="x"), (0, 1), Sampling(max_tokens=2), Branching((0,)))
+        for name in ("forks", "not_")
+    ]
+    assert [[t.branch_of for t in group.trajectories] for group in groups] == [[None, (0, 0)], [None, None]]

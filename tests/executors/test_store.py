@@ -50,7 +50,7 @@ def trajectory(seed=0, **changes):
 
 
 def assert_same(a, b, nan_equal):
-    for field in ("task", "attempt", "messages", "turn_ends", "end_reason", "failure", "score", "extra_logs"):
+    for field in ("task", "attempt", "messages", "turn_ends", "end_reason", "failure", "score", "extra_logs", "engine"):
         assert getattr(a, field) == getattr(b, field), field
     assert a.seconds == b.seconds
     assert a.earlier_failures == b.earlier_failures
@@ -64,7 +64,7 @@ def assert_same(a, b, nan_equal):
 
 def test_what_is_written_is_read_bit_for_bit(tmp_path, nan_equal):
     failure = Failure(FailureKind.REWARD, "reward is nan", 1)
-    written = [trajectory(seed) for seed in range(20)]
+    written = [trajectory(seed, engine=seed % 3 or None) for seed in range(20)]
     written.append(
         trajectory(20, end_reason=EndReason.FAILED, failure=failure, rewards_per_turn=np.array([np.nan, np.inf]))
     )
@@ -133,6 +133,17 @@ def test_plain_files_of_the_first_schema_are_read(tmp_path):
     assert sequence.logprobs[2:].tolist() == [np.float32(-9.5041065), np.float32(-0.07368497)]
     assert sequence.is_action.tolist() == [False, False, True, True]
     assert sequence.samplings[0].stop_token_ids == (2,)
+
+
+def test_files_of_the_second_schema_are_read_and_know_no_engine(tmp_path):
+    store = TrajectoryStore(tmp_path)
+    path = store.write(1, [trajectory(5, engine=1)])
+    (line,) = lines_of(path)
+    record = json.loads(line)
+    assert record.pop("engine") == 1
+    path.write_bytes(gzip.compress(json.dumps({**record, "schema": 2}).encode() + b"\n"))
+    store.write(1, [trajectory(6, engine=2)])
+    assert [(s.trajectory.attempt, s.trajectory.engine) for s in store.read()] == [(5, None), (6, 2)]
 
 
 def test_steps_are_in_order_whatever_their_digits(tmp_path):
@@ -242,7 +253,7 @@ def test_what_json_has_no_form_for_stays_readable(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path):
     (tmp_path / "step_000001.jsonl").write_bytes(SCHEMA_1.replace(b'"schema": 1', b'"schema": 99'))
-    with pytest.raises(TrajectoryError, match="schema 99, this version reads 1 and 2; update turngym"):
+    with pytest.raises(TrajectoryError, match="schema 99, this version reads 1 to 3; update turngym"):
         list(TrajectoryStore(tmp_path).read())
 
 

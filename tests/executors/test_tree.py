@@ -1,6 +1,7 @@
 """Tree rollouts: what leaves share, what they have for themselves, and what becomes of them when something fails."""
 
 import asyncio
+import itertools
 from collections import Counter
 from contextlib import nullcontext
 
@@ -214,19 +215,33 @@ async def test_without_retries_such_leaves_are_typed_failures(grow, diary):
     assert told(leaves) == ["Aaa", "Aa", "A", "A"]  # what each was before its fork, to look at
 
 
-async def test_a_program_that_cannot_be_copied_costs_it_its_other_leaves(grow, diary):
+async def test_what_a_program_keeps_from_being_copied_stands_for_its_leaves(grow, diary):
+    """It counts as much as what can be copied: a program that holds up forks is neither rewarded nor played down."""
+
     def refuse(what):
         if what == "fork A":
             raise ProgramError("a thread holds it up")
 
     env_class = diary(refuse)
     leaves = await grow(env_class, attempts=range(4), max_retries=3)
-    assert told(leaves) == ["Aaa", "A", "Ccc", "Cdd"]
-    assert leaves[0].is_valid
-    assert (leaves[1].failure.kind, leaves[1].failure.turn) == (FailureKind.FORK_REFUSED, 0)
-    assert "a thread holds it up" in leaves[1].failure.message
-    assert leaves[1].earlier_failures == ()  # it would be refused again
-    assert [leaf.branch_of for leaf in leaves] == [None, (0, 0), None, (2, 0)]
+    assert told(leaves) == ["Aaa", "Aaa", "Ccc", "Cdd"]
+    assert all(leaf.is_valid and leaf.earlier_failures == () for leaf in leaves)
+    assert [leaf.reward for leaf in leaves] == [6.0] * 4
+    assert [leaf.branch_of for leaf in leaves] == [None, (0, 2), None, (2, 0)]
+    assert [leaf.num_sampled for leaf in leaves] == [3, 0, 3, 2]
+
+
+async def test_what_is_refused_after_some_twins_came_stays_with_the_parent(grow, diary):
+    """Three ways, twice: the second twin of the first fork is refused, so that its three leaves are the parent's."""
+    forks = iter(["came", "refused"])
+
+    def refuse(what):
+        if what == "fork A" and next(forks) == "refused":
+            raise ProgramError("a thread holds it up")
+
+    leaves = await grow(diary(refuse), attempts=range(9), turns=(0, 1), factor=3)
+    assert told(leaves) == ["Aaa", "Aaa", "Aac", "Add", "Ade", "Adf", "Aac", "Aah", "Aah"]
+    assert all(leaf.is_valid for leaf in leaves)
 
 
 async def test_who_cannot_fork_just_then_stands_for_its_leaves_until_it_can(grow, diary):
@@ -314,6 +329,38 @@ async def test_cancelled_anywhere_it_closes_all(multi_turn, diary, stage):
     assert num_closed == num_made - (stage == "fork A")  # which was never made
 
 
+@pytest.mark.parametrize("turns", [(), (0,)])
+async def test_cancelled_in_any_await_it_closes_all(multi_turn, diary, turns):
+    """The loop takes one step more each time before the cancellation, until the attempts are through."""
+
+    class Counted(diary(lambda what: asyncio.sleep(0))):
+        def __init__(self):
+            super().__init__()
+            self.log.append("made")
+
+    executor = multi_turn(Counted)
+    for num_steps in itertools.count():
+        engine = ScriptedEngine(letters)
+        work = run_attempts(
+            executor, TASK, (0, 1), lambda _, e=engine: nullcontext(e), SAMPLING, branching=Branching(turns)
+        )
+        task = asyncio.create_task(work)
+        for _ in range(num_steps):
+            await asyncio.sleep(0)
+        if task.done():
+            break
+        task.cancel()
+        async with asyncio.timeout(60):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert executor.env_pool.stats().counts.num_envs == 0
+        assert engine.num_running == 0
+        counts = Counter(line.split()[0] for line in Counted.log)
+        assert counts["made"] == counts["close"]
+    assert num_steps > 8  # each turn waits for the engine and for the environment
+    assert [leaf.is_valid for leaf in task.result()] == [True, True]
+
+
 async def test_a_bug_says_itself_what_it_is(multi_turn, diary, monkeypatch):
     def broken(self):
         raise KeyError("a bug")
@@ -324,6 +371,43 @@ async def test_a_bug_says_itself_what_it_is(multi_turn, diary, monkeypatch):
     monkeypatch.setattr("turngym.executors.episode.Episode.finish", broken)
     with pytest.raises(KeyError, match="a bug"):
         await run_attempts(multi_turn(diary()), TASK, (0, 1), seat_of, SAMPLING, branching=Branching((0,)))
+
+
+@pytest.mark.parametrize("turns", [(), (0,)])
+async def test_a_bug_in_one_attempt_leaves_no_other_behind(multi_turn, diary, monkeypatch, turns):
+    """The others are in the midst of a step, which would never end; their environments are closed on return."""
+    hanging: list[str] = []
+    all_hang = asyncio.Event()
+
+    async def hang(what):
+        hanging.append(what)
+        if len(hanging) == 2:
+            all_hang.set()
+        await asyncio.Event().wait()
+
+    def broken(self):
+        raise KeyError("a bug")
+
+    class Waits(ScriptedEngine):
+        async def generate(self, prompt_ids, sampling, images=None, request=""):
+            if request.startswith(("t/0/", "t/1/")):
+                await all_hang.wait()
+                return await super().generate(prompt_ids, sampling, images, "t/13/1")
+            return await super().generate(prompt_ids, sampling, images, request)
+
+    monkeypatch.setattr("turngym.executors.episode.Episode.finish", broken)
+    env_class = diary(lambda what: hang(what) if what in ("step C", "step D", "step E") else None)
+    executor = multi_turn(env_class)
+    engine = Waits(lambda request: [ord(".")] if "/13/" in request.name else letters(request))
+    attempts = (0, 1, 2, 3, 4, 5) if turns else (0, 2, 3)
+    with pytest.raises(KeyError, match="a bug"):
+        async with asyncio.timeout(60):
+            await run_attempts(
+                executor, TASK, attempts, lambda _: nullcontext(engine), SAMPLING, branching=Branching(turns)
+            )
+    assert len(hanging) == 2
+    assert executor.env_pool.stats().counts.num_envs == 0
+    assert engine.num_running == 0
 
 
 class Tally(Env):

@@ -14,7 +14,7 @@ from turngym.executors.schedule import read_schedule
 from turngym.executors.trajectory import FailureKind
 from turngym.learner.options import AlgoOptions
 
-from .toy_run import KL, Running, Toy, surviving, trained, wanted
+from .toy_run import KL, Coin, Running, Toy, surviving, trained, wanted
 
 FILES = ("driver.json", "weights.txt", "optimizer.txt", "finished.jsonl.gz")
 
@@ -47,11 +47,23 @@ def test_every_task_is_learned_from_once_and_none_is_too_old(tmp_path, pace):
     assert count(running, "groups_dropped") == 2  # the bad task, in both passes
 
 
+class Hopeless(Coin):
+    """At one task nothing is ever worth anything, so that a filter has work whatever falls."""
+
+    def reset(self, *, seed=None, options=None):
+        self._name = options["task"].id
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        observation, reward, *end = super().step(action)
+        return observation, 0.0 if self._name == "task 7" else reward, *end
+
+
 @pytest.mark.parametrize("pace", [Pace(4), Pace(4, batches_ahead=1, max_staleness=1)])
 def test_a_filter_refills_until_the_batch_is_full(tmp_path, pace):
     """Groups all of whose attempts did the same are left out; others come for them, and nothing begun is wasted."""
     algo = AlgoOptions(kl=KL, dynamic_filtering_enable=True)
-    running = Running(Toy(tmp_path, pace=pace, num_passes=3, settings={"algo": algo}))
+    running = Running(Toy(tmp_path, pace=pace, num_passes=3, env=Hopeless, settings={"algo": algo}))
     running.go()
     kept = [row["groups/kept"] for row in rows(running)]
     assert kept[:-1] == [4.0] * (len(kept) - 1)
@@ -178,12 +190,12 @@ def test_a_run_whose_only_checkpoint_is_damaged_does_not_begin_anew_by_itself(tm
 
 def test_with_another_data_set_the_tasks_begin_anew_aloud(tmp_path):
     """R48: trained on a long set, going on with a short one: no position, no finished groups of the old one."""
-    first = Running(Toy(tmp_path, num_tasks=200, num_passes=1))
+    first = Running(Toy(tmp_path, num_tasks=1000, num_passes=1))
     first.ranks.on_train = lambda count: first.interrupt.request() if count == 5 else None
     first.go()
-    second = Running(Toy(tmp_path, num_tasks=10, num_passes=1, fingerprint="another"))
+    second = Running(Toy(tmp_path, num_tasks=20, num_passes=1, fingerprint="another"))
     assert "another set of tasks" in second.lines[0]
-    assert (second.rollouts.num_ready, second.frontier.num_left) == (0, 10)
+    assert (second.rollouts.num_ready, second.frontier.num_left) == (0, 20)
     old = list(second.books.trained)
     second.go()
     assert sorted(second.books.trained[len(old) :]) == wanted(second.toy)

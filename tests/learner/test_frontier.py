@@ -1,7 +1,12 @@
 """Every task once per pass, in an order and at a position that survive a restart."""
 
+import itertools
+import json
+from dataclasses import asdict
+
 import pytest
 
+from turngym.envs.mixed_tasks import mixed
 from turngym.envs.task import Task
 from turngym.errors import ConfigError
 from turngym.executors.draws import Draw
@@ -50,6 +55,20 @@ def test_a_restored_frontier_goes_on_in_the_same_order():
     assert begun + drawn(second) == expected
 
 
+def test_a_thousand_tasks_in_batches_of_128_go_on_at_offset_24_of_the_second_pass():
+    """R46: after update 8, 1,024 were drawn; whoever counts 7 batches a pass goes on at 128, and 104 are never seen."""
+    expected = names(drawn(make(1000, 2)))
+    first, second = make(1000, 2), make(1000, 2)
+    begun = [names(drawn(first, 128)) for _ in range(8)]
+    state = FrontierState(**json.loads(json.dumps(asdict(first.state()))))
+    assert (state.position, divmod(state.position, 1000)) == (1024, (1, 24))
+    assert second.restore(state) is None
+    rest = names(drawn(second))
+    assert [*itertools.chain(*begun), *rest] == expected
+    assert rest[:104] == expected[1024:1128]
+    assert sorted(expected) == sorted([*range(1000)] * 2)
+
+
 def test_what_ran_when_the_state_was_taken_is_drawn_again_first():
     first, second = make(), make()
     draws = drawn(first, 12)
@@ -76,3 +95,12 @@ def test_other_tasks_begin_anew_and_say_so():
 def test_no_tasks_are_refused():
     with pytest.raises(ConfigError, match="no tasks"):
         make(0)
+
+
+def test_a_pass_over_a_mixture_keeps_to_its_weights_everywhere():
+    parts = {name: [Task(f"{name}{index}") for index in range(size)] for name, size in (("a", 8), ("b", 4))}
+    frontier = Frontier(mixed(parts, {"a": 2.0, "b": 1.0}), 2, 3, "f")
+    draws = [draw.task.id for draw in drawn(frontier)]
+    assert [one[0] for one in draws] == list("aba" * 8)
+    assert sorted(draws[:12]) == sorted(draws[12:])
+    assert draws[:12] != draws[12:]

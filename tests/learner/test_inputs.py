@@ -133,6 +133,16 @@ def test_the_environment_prompt_has_its_options_however_it_is_named(check, tmp_p
         assert inputs.env.kwargs["remote_url"] == str(url)
 
 
+def test_an_environment_with_tools_takes_the_reward_function_however_it_is_given(check, tmp_path):
+    data = dataset(tmp_path, [{"input": "1+1"}])
+    url = reward_file(tmp_path)
+    (tmp_path / "tools.py").write_text("def add(a: int, b: int) -> int:\n    return a + b\n")
+    words = f"--agent env:ToolEnv --agent_args.tools {tmp_path / 'tools.py'}:add --data.prompt_dataset {data}"
+    for given in (f"--reward.remote_url {url}", f"--agent_args.remote_url {url}"):
+        assert check(f"{words} {given}").env.kwargs["remote_url"] == str(url)
+    assert any("no reward of its own" in line for line in check(words).complaints)
+
+
 def test_a_loss_without_a_gradient_on_average_is_complained_of(check):
     k1 = "--agent env:Guess --algo.kl.use_loss"
     assert any("use k2 or k3" in complaint for complaint in check(k1).complaints)
@@ -158,3 +168,51 @@ def test_steps_cover_all_tasks_of_all_passes():
     assert count_steps(config, 10) == 3
     assert count_steps(replace(config, train=replace(config.train, num_episodes=2)), 10) == 5
     assert count_steps(replace(config, train=replace(config.train, max_steps=2)), 10) == 2
+
+
+def test_a_mixture_is_trained_on_by_its_members_shares(check, tmp_path):
+    words = "--agent env:Mixture --eval.at_end --eval.max_samples 4 --data.max_samples 9 --agent_args.envs"
+    inputs = check(words, "Guess=2,CopyText")
+    assert [task.id[0] for task in inputs.tasks] == list("GCGGCGGCG")
+    assert [task.id[0] for task in inputs.eval_tasks] == list("GCGG")
+    file = tmp_path / "mixture.yaml"
+    file.write_text("agent_args:\n  envs:\n    - {id: Guess, weight: 2}\n    - CopyText\n")
+    same = check("--agent env:Mixture --data.max_samples 9 --config", str(file))
+    assert [task.id for task in same.tasks] == [task.id for task in inputs.tasks]
+    others = check(words, "Guess=1,CopyText"), check(words, "Guess=2,CopyText", "--train.seed", "7")
+    assert len({inputs.fingerprint, *(other.fingerprint for other in others)}) == 3
+    assert check(words, "Guess=2,CopyText").fingerprint == inputs.fingerprint
+
+
+def test_the_content_of_a_members_dataset_is_part_of_a_mixtures_fingerprint(check, tmp_path):
+    prints = set()
+    for label in ("1", "2"):
+        file = dataset(tmp_path, [{"q": "x", "a": label}] * 3)
+        envs = f'[CopyText, {{id: Math, data: {{dataset: "{file}", input_key: q, label_key: a}}}}]'
+        prints.add(check("--agent env:Mixture --agent_args.envs", envs).fingerprint)
+    assert len(prints) == 2
+
+
+def test_a_mixtures_members_may_take_their_tasks_from_the_runs_dataset(check, tmp_path):
+    file = dataset(tmp_path, [{"input": "1+1?", "answer": "2"}, {"input": "1+2?", "answer": "3"}])
+    words = f"--agent env:Mixture --data.prompt_dataset {file} --data.label_key answer --agent_args.envs"
+    inputs = check(words, "Math,CopyText")
+    assert [task.id.partition("/")[0] for task in inputs.tasks] == ["Math", "CopyText"] * 2
+    with pytest.raises(ConfigError, match="prompt_dataset is for nobody"):
+        check(words, "Guess,CopyText")
+    with pytest.raises(ConfigError, match=r"--eval.dataset names no held-out tasks"):
+        check(words, "Math,CopyText", "--eval.at_end")
+
+
+def test_weights_of_a_mixture_name_its_members(check):
+    words = "--agent env:Mixture --agent_args.envs Guess,CopyText --env_pool.weights"
+    check(words, "Guess=2")
+    with pytest.raises(ConfigError, match=r"has no member 'Gues'. Did you mean 'Guess'\? It has: Guess, CopyText"):
+        check(words, "Gues=2")
+
+
+def test_branches_need_a_member_of_a_mixture_that_can_fork(check):
+    words = "--agent env:Mixture --rollout.branch_at 0 --rollout.max_turns 3 --agent_args.envs"
+    check(words, "CodeSandbox,CopyText")
+    with pytest.raises(ConfigError, match="no member of 'Mixture' has a fork of its own"):
+        check(words, "Guess,CopyText")

@@ -3,7 +3,7 @@
 import pytest
 
 from turngym.config import parse_train
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.errors import ConfigError
 from turngym.executors.branching import Branching
 from turngym.learner.from_settings import rollout_plan

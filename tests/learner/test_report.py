@@ -50,3 +50,10 @@ def test_picture_and_table(tmp_path):
 def test_picture_of_an_interrupted_run_without_any_step(tmp_path):
     draw_rewards(tmp_path / "reward.png", [], Scores({}))
     assert (tmp_path / "reward.png").exists()
+
+
+def test_of_a_mixture_each_members_held_out_reward_is_told():
+    scores = Scores({0: 0.5, 2: 0.75}, {2: {"Math": 1.0, "Guess": 0.5}, 0: {"Math": 0.5}})
+    summary = summarise(ROWS, scores, 0, {})
+    assert summary["eval_rewards_by_member"] == {"0": {"Math": 0.5}, "2": {"Math": 1.0, "Guess": 0.5}}
+    assert "eval_rewards_by_member" not in summarise(ROWS, Scores({0: 0.5}), 0, {})

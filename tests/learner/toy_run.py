@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +23,7 @@ from turngym.envs.task import Task
 from turngym.executors import rollouts as rollouts_module
 from turngym.executors.dispatch import RolloutPlan, Taken
 from turngym.executors.engines.scripted import Reply, Request, ScriptedEngine
-from turngym.executors.env_pool import EnvPool
+from turngym.executors.env_pool import EnvFactory, EnvPool
 from turngym.executors.limits import Limits
 from turngym.executors.multi_turn import MultiTurn
 from turngym.executors.pacing import Pace
@@ -159,7 +159,12 @@ class Toy:
     max_restarts: int = 0
     fingerprint: str = "f"
     seed: int = 0
-    env: type[Env] = Coin
+    env: EnvFactory = Coin
+    tasks: Sequence[Task] | None = None
+    eval_tasks: Sequence[Task] = (Task(id="held out"),)
+    members: tuple[str, ...] = ()
+    pool: dict[str, Any] = field(default_factory=dict)
+    limits: Limits = field(default_factory=lambda: Limits(max_turns=2))
     plan: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -170,20 +175,20 @@ class Running:
     def __init__(self, toy: Toy) -> None:
         self.toy, self.lines = toy, cast(list[str], [])
         self.books, chance = Books(), random.Random(toy.seed)
-        self.pool = EnvPool(4)
+        self.pool = EnvPool(4, **toy.pool)
         self.interrupt = Interrupt(self.lines.append)
 
         def answer(request: Request) -> Reply:
             return Reply([chance.choice((65, 66))], [-0.7], latency_s=toy.latency_s * chance.expovariate(1.0))
 
         self.fleet = LocalFleet(
-            lambda: MultiTurn(ByteAgent(), toy.env, self.pool, Limits(max_turns=2)),
+            lambda: MultiTurn(ByteAgent(), toy.env, self.pool, toy.limits),
             lambda: ScriptedEngine(answer),
             toy.num_engines,
             max_restarts=toy.max_restarts,
             max_retries=1,
         )
-        tasks = [Task(id=f"task {number}") for number in range(toy.num_tasks)]
+        tasks = toy.tasks or [Task(id=f"task {number}") for number in range(toy.num_tasks)]
         self.frontier = Frontier(tasks, toy.num_passes, 0, toy.fingerprint)
         plan = RolloutPlan(**({"numbers": (0, 1, 2, 3), "sampling": SAMPLING, "max_failed_fraction": 0.9} | toy.plan))
         self.rollouts = ToyRollouts(self.fleet, self.frontier, toy.pace, plan)
@@ -206,7 +211,7 @@ class Running:
     @property
     def parts(self) -> Parts:
         return Parts(
-            eval_tasks=[Task(id="held out")],
+            eval_tasks=self.toy.eval_tasks,
             frontier=self.frontier,
             fleet=cast(Any, self.fleet),
             rollouts=self.rollouts,
@@ -225,6 +230,7 @@ class Running:
             folder=self.run_folder,
             progress=self.progress,
             interrupt=self.interrupt,
+            members=self.toy.members,
         )
 
     @property

@@ -8,7 +8,7 @@ from turngym.envs.builtin.code_puzzles import puzzle, puzzle_task
 from turngym.envs.builtin.code_sandbox import CodeSandbox
 from turngym.envs.checks import check_env
 from turngym.envs.graders.code_tests import parse_tests
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.task import Task
 from turngym.errors import ConfigError, EnvError, SandboxError, UnknownNameError
 from turngym.sandbox.base import Sandbox

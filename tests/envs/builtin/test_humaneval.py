@@ -7,7 +7,7 @@ import pytest
 from turngym.envs.builtin.humaneval import HumanEval, hidden_tests, problems, program
 from turngym.envs.checks import check_env
 from turngym.envs.graders.code import CodeVerdict, Grading
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.task import Task
 from turngym.errors import ConfigError, EnvError
 from turngym.sandbox.base import Sandbox

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from turngym.envs.builtin.python_tool import PythonTool
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.task import Task
 from turngym.errors import ConfigError, EnvError, GraderError, SandboxError
 from turngym.sandbox.base import Sandbox

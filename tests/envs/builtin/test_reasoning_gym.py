@@ -8,7 +8,7 @@ import pytest
 from turngym import Task
 from turngym.envs.builtin.reasoning_gym import ReasoningGym, split_of
 from turngym.envs.checks import check_env
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.task import Split
 from turngym.errors import ConfigError, EnvError, UnknownNameError
 

@@ -9,11 +9,13 @@ import pytest_asyncio
 
 from .reference import Rig
 
+DEVICES = [pytest.param(False, id="cpu"), pytest.param(True, id="gpu", marks=pytest.mark.gpu)]
 
-@pytest_asyncio.fixture(loop_scope="session", scope="session")
-async def rig(endless_model: Path):
-    """A vLLM on CPU; what uses it runs on the session's event loop."""
-    rig = Rig(endless_model)
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session", params=DEVICES)
+async def rig(endless_model: Path, request: pytest.FixtureRequest):
+    """A vLLM; what uses it runs on the session's event loop."""
+    rig = Rig(endless_model, on_gpu=request.param)
     await rig.engine.start()
     yield rig
     await rig.engine.close()
@@ -28,5 +30,7 @@ def endless_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) ->
         settings = json.loads((folder / name).read_text())
         settings.pop("eos_token_id", None)
         settings.pop("eos_token", None)
+        if "max_position_embeddings" in settings:
+            settings["max_position_embeddings"] = 4096
         (folder / name).write_text(json.dumps(settings))
     return folder

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from turngym.agents.base import Completion, Sampling
 from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
-from turngym.executors.transports import ShmWriter
+from turngym.executors.transports import CudaIpcWriter, ShmWriter
 from turngym.executors.weights import Bucket, TensorSpec
 
 PROMPT = np.frombuffer(b"Count: 1 2 3", np.uint8).astype(np.int32)
@@ -69,32 +69,38 @@ async def sampled(engine: VllmEngine, least: int) -> None:
 
 
 @contextlib.contextmanager
-def buckets_of(tensors: dict[str, torch.Tensor], dtype: str = "float32") -> Iterator[list[Bucket]]:
-    """Lay tensors in two buckets in shared memory."""
-    specs = [TensorSpec(name, dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
+def buckets_of(tensors: dict[str, torch.Tensor], *, on_gpu: bool) -> Iterator[Iterator[Bucket]]:
+    """Lay tensors in two buckets, each when it is asked for: a GPU's writer has one buffer for both."""
+    specs = [TensorSpec(name, "float32", tuple(tensor.shape)) for name, tensor in tensors.items()]
     plan = [tuple(specs[:7]), tuple(specs[7:])]
-    writer = ShmWriter(plan)
+    writer = CudaIpcWriter(plan) if on_gpu else ShmWriter(plan)
     try:
-        yield [writer.write(i, [tensors[spec.name].detach() for spec in part]) for i, part in enumerate(plan)]
+        yield (writer.write(i, [tensors[spec.name].detach() for spec in part]) for i, part in enumerate(plan))
     finally:
         writer.close()
 
 
 class Rig:
-    """An engine with the weights it was ever given; 15 blocks of 128 tokens, so that four long requests do not fit."""
+    """An engine with the weights it was ever given; on a CPU it has 15 blocks of 128 tokens, too few for 4 requests."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, *, on_gpu: bool = False, max_context: int = 640, kv_cache_gib: float = 0.004
+    ) -> None:
+        self.on_gpu = on_gpu
+        self.pace = 6 if on_gpu else 1  # how many times as long a request is that outlasts updates
+        self.tolerance = 1e-2 if on_gpu else 1e-4  # of a logprob
         self.engine = VllmEngine(
             VllmConfig(
                 str(folder),
                 "float32",
-                max_context=640,
+                max_context=max_context * self.pace,
                 max_num_seqs=4,
-                kv_cache_gib=0.004,
+                kv_cache_gib=kv_cache_gib,
                 num_threads=2,
+                gpu_memory_utilization=0.2,
                 hang_timeout_s=2.0,
             ),
-            on_gpu=False,
+            on_gpu=on_gpu,
         )
         self.models = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()]
 
@@ -114,7 +120,7 @@ class Rig:
 
     async def send(self, model: Model) -> None:
         await self.engine.begin_update()
-        with buckets_of(dict(model.named_parameters())) as buckets:
+        with buckets_of(dict(model.named_parameters()), on_gpu=self.on_gpu) as buckets:
             for bucket in buckets:
                 assert await self.engine.load_bucket(bucket) == bucket.checksum
         await self.engine.finish_update(len(self.models))

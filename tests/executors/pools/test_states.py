@@ -1,8 +1,10 @@
 import pytest
 
 from turngym.envs.base import Env, Stateful
+from turngym.envs.factory import EnvFactory
 from turngym.errors import EnvError
 from turngym.executors.env_pool import EnvPool
+from turngym.executors.pools.processes import ProcessHost
 from turngym.executors.pools.states import joined, shared_out
 
 
@@ -47,3 +49,21 @@ async def test_a_class_that_lost_its_methods_is_told(echo):
     pool.load_state_dict({"Echo": [1]})
     with pytest.raises(EnvError, match="holds a state of Echo, which has no state_dict and load_state_dict"):
         await pool.make(echo, 30)
+
+
+async def test_members_of_one_class_share_its_state(counting):
+    """It is kept once, under the class's name, or counts would double with every resume."""
+    easy, hard = (EnvFactory(name, counting, family=name) for name in ("easy", "hard"))
+    pool = EnvPool(1)
+    pool.load_state_dict({"Counting": [10], "Elsewhere": [1]})
+    for factory in (hard, easy, hard):
+        await (await pool.make(factory, 30)).close()
+    assert await pool.state_dict() == {"Counting": [13], "Elsewhere": [1]}
+    assert set(pool.stats().families) == {"easy", "hard"}
+
+
+async def test_families_whose_states_come_one_after_the_other_do_not_push_each_other_out():
+    host = ProcessHost(2, None, {})
+    host.restore({"a": [1, 2, 3]})
+    host.restore({"b": [4]})
+    assert await host.states(1.0) == {"a": [1, 3, 2], "b": [4]}

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from turngym.__main__ import main
 from turngym.agents.base import Sampling
 from turngym.agents.chat import agent_for
 from turngym.agents.tokenizer import load_tokenizer
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.envs.task import Task
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.env_pool import EnvPool
@@ -58,7 +59,8 @@ def recorded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder.mkdir()
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     train = TrajectoryStore(folder / "trajectories" / "train", env="env:Guess")
-    train.write(1, [play(tiny_model, ["3", "I say 9"], SECRET, 0), play(tiny_model, ["1", "2", "5"], SECRET, 1)])
+    first = [play(tiny_model, ["3", "I say 9"], SECRET, 0), play(tiny_model, ["1", "2", "5"], SECRET, 1)]
+    train.write(1, [replace(trajectory, engine=engine) for engine, trajectory in enumerate(first)])
     train.write(2, [play(tiny_model, ["9"], SECRET, 0), play(tiny_model, ["4"], OTHER, 0)])
     held_out = TrajectoryStore(folder / "trajectories" / "eval", env="env:Guess")
     held_out.write(2, [play(tiny_model, ["\x1b[31m7", "no number", "a very long story"], SECRET, 0)])

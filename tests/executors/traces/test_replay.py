@@ -5,6 +5,8 @@ import yaml
 
 from turngym.executors.store import TrajectoryStore
 from turngym.executors.store_format import StoredTrajectory
+from turngym.executors.traces.options import ReplayOptions
+from turngym.executors.traces.run_settings import environment
 
 FIRST = "1/Guess/train/7/0"
 
@@ -131,3 +133,15 @@ def test_a_configuration_that_is_none_is_refused(traces, run):
         code, _, err = traces("replay", run)
         assert code == 2
         assert message in err
+
+
+def test_an_environment_that_took_the_reward_function_takes_it_again(tmp_path):
+    (tmp_path / "tools.py").write_text("def add(a: int, b: int) -> int:\n    return a + b\n")
+    (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return [1.0] * len(queries)\n")
+    tree = {
+        "agent": "env:ToolEnv",
+        "agent_args": {"tools": f"{tmp_path / 'tools.py'}:add"},
+        "reward": {"remote_url": str(tmp_path / "reward.py")},
+    }
+    again = environment(tree, ReplayOptions())
+    assert again.kwargs["remote_url"] == str(tmp_path / "reward.py")

@@ -31,10 +31,11 @@ def test_a_table_for_people_and_pipes(traces, run):
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[0].split() == [
-        "split", "step", "task", "attempt", "reward", "score", "turns", "tokens", "end", "seconds", "version"
+        "split", "step", "task", "attempt", "reward", "score", "turns", "tokens", "end", "seconds", "engine", "version"
     ]  # fmt: skip
     rows = [line.split() for line in lines[1:-1]]
     assert rows[0][:9] == ["train", "1", "Guess/train/7", "0", "1", "1", "2", "10", "terminated"]
+    assert [row[-2] for row in rows] == ["0", "1", "-", "-", "-"]
     assert rows[0][-1] == "3-4"
     assert rows[3][4:6] == ["-", "-"]  # a failure has no reward
     assert "failed: engine" in lines[4]
@@ -51,6 +52,7 @@ def test_one_json_object_a_line(traces, run):
     assert rows[3]["reward"] is None
     assert rows[3]["failure"]["kind"] == "engine"
     assert [row["split"] for row in rows] == ["train"] * 4 + ["eval"]
+    assert [row["engine"] for row in rows] == [0, 1, None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,9 @@ def test_one_json_object_a_line(traces, run):
         ("--min_reward 0.25", [0, 1, 2]),
         ("--max_reward 0.25", [1, 4]),  # and not the failed one
         ("--min_reward 0.1 --max_reward 0.9", [1]),
+        ("--engine 1", [1]),
+        ("--engine 0 --step 1", [0]),
+        ("--sort engine --descending", [1, 0, 2, 3, 4]),
         ("--contains SAY --split train", [0, 1, 2, 3]),
         ("--contains I.SAY.9", [0]),
         ("--sort turns", [2, 3, 0, 1, 4]),
@@ -130,7 +135,7 @@ def test_what_a_model_writes_cannot_command_the_terminal(traces, run):
 def test_a_whole_record_as_json(traces, run):
     _, out, _ = traces("view", run, FIRST, "--json")
     record = json.loads(out)
-    assert (record["schema"], record["split"], record["task"]) == (2, "train", "Guess/train/7")
+    assert (record["schema"], record["split"], record["task"]) == (3, "train", "Guess/train/7")
     assert record["messages"][1] == {"role": "assistant", "content": "3"}
 
 

@@ -1,5 +1,6 @@
 """From what `--agent env:SPEC` says to a factory of environments."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from gymnasium.envs.registration import registry as gymnasium_registry
 from ..errors import ConfigError, UnknownNameError
 from ..registry import nearest
 from .factory import EnvFactory
+from .members import with_members
 from .registration import COLLECTIONS, Collection, GymnasiumEntry, full_id
 
 
@@ -27,7 +29,7 @@ def resolve(spec: str, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
     """
     factory = find(spec, dict(kwargs or {}))
     factory.check_kwargs()
-    return factory
+    return with_members(factory)
 
 
 def find(spec: str, kwargs: dict[str, Any]) -> EnvFactory:
@@ -47,6 +49,11 @@ def find(spec: str, kwargs: dict[str, Any]) -> EnvFactory:
     entry = gymnasium_registry[full_id(spec)]
     target = entry.entry_point.target if isinstance(entry.entry_point, GymnasiumEntry) else entry.entry_point
     return EnvFactory(spec, target, {**entry.kwargs, **kwargs}, folder)  # type: ignore[arg-type]  # env_class checks it
+
+
+def takes_remote_url(spec: str) -> bool:
+    """Say whether the environment leaves its reward to a reward function, `--reward.remote_url`."""
+    return "remote_url" in inspect.signature(find(spec, {}).env_class).parameters
 
 
 def _from_collection(spec: str, collection: Collection, name: str, kwargs: dict[str, Any]) -> EnvFactory:

@@ -10,7 +10,7 @@ import pytest
 from turngym.envs.base import AsyncEnv
 from turngym.envs.builtin.guess import Guess
 from turngym.envs.factory import EnvFactory
-from turngym.envs.resolve import resolve
+from turngym.envs.resolution import resolve
 from turngym.errors import ConfigError, UnknownNameError
 
 SOURCE = """

@@ -1,0 +1,1 @@
+"""Environments over HTTP: a server of any of them, and the environment that is its client."""

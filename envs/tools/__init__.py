@@ -1,0 +1,1 @@
+"""Tools that a model calls over many turns: Python functions, servers over HTTP, MCP servers."""

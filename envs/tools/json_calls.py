@@ -1,0 +1,111 @@
+"""The default parser: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, or an answer that is such JSON."""
+
+import json
+import re
+from typing import Any
+
+from ..graders.math_text import final_text
+from .calls import ParsedAnswer, ToolCall
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_WANTED = '{"name": "TOOL", "arguments": {...}}'
+_DECODER = json.JSONDecoder()
+_GAP = re.compile(r"[\s,;]*")
+
+
+class JsonCalls:
+    """Reads the format of Hermes and Qwen, and plain JSON.
+
+    What stands in a thought is no call. A block may hold several objects, and one that was cut off behind its last
+    brace counts. Braces and tags inside of strings are text.
+    """
+
+    def parse(self, text: str) -> ParsedAnswer:
+        """Take an answer apart; see `ToolCallParser`."""
+        said = final_text(text)
+        if said is None:
+            return ParsedAnswer("", ())  # it never stopped thinking
+        if OPEN not in said:
+            plain = _plain_calls(said)
+            return ParsedAnswer("" if plain else said.strip(), plain)
+        content: list[str] = []
+        found: list[ToolCall] = []
+        place = 0
+        while (start := said.find(OPEN, place)) >= 0:
+            content.append(said[place:start])
+            calls, place = _block(said, start + len(OPEN))
+            found += calls
+        content.append(said[place:])
+        return ParsedAnswer("".join(content).strip(), tuple(found))
+
+
+JSON_CALLS = JsonCalls()
+
+
+def _block(text: str, start: int) -> tuple[list[ToolCall], int]:
+    """Return the calls of a block that begins at `start`, and where the text goes on behind it."""
+    calls: list[ToolCall] = []
+    place = start
+    while True:
+        place = _end_of_gap(text, place)
+        if text.startswith(CLOSE, place):
+            return calls or [_unreadable("the block is empty")], place + len(CLOSE)
+        if place == len(text) or text.startswith(OPEN, place):
+            return calls or [_unreadable("the block is empty")], place
+        try:
+            value, place = _DECODER.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            end = text.find(CLOSE, place)
+            calls.append(_unreadable(_reason(error)))
+            return calls, len(text) if end < 0 else end + len(CLOSE)
+        calls += [_call(item) for item in (value if isinstance(value, list) and value else [value])]
+
+
+def _end_of_gap(text: str, start: int) -> int:
+    gap = _GAP.match(text, start)
+    return gap.end() if gap else start
+
+
+def _plain_calls(said: str) -> tuple[ToolCall, ...]:
+    """Return the calls of an answer that is nothing but JSON in the form of calls; none where it is anything else."""
+    if not said.strip().startswith(("{", "[")):
+        return ()
+    try:
+        value = json.loads(said)
+    except (ValueError, RecursionError):
+        return ()
+    items = value if isinstance(value, list) else [value]
+    return tuple(map(_call, items)) if items and all(map(_looks_like_call, items)) else ()
+
+
+def _looks_like_call(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("name"), str)
+        and ("arguments" in value or "parameters" in value)
+    )
+
+
+def _call(value: Any) -> ToolCall:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return _unreadable("it has no name")
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            return ToolCall(value["name"], {}, f"The arguments are no JSON: {_reason(error)}.")
+    call_id = value.get("id")
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        return ToolCall(value["name"], {}, f"The arguments want to be an object, got {type(arguments).__name__}.")
+    return ToolCall(value["name"], arguments, id=call_id if isinstance(call_id, str) else None)
+
+
+def _unreadable(reason: str) -> ToolCall:
+    return ToolCall("", {}, f"Nothing was run: a tool call wants the form {_WANTED}, as JSON ({reason}).")
+
+
+def _reason(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
