@@ -46,6 +46,11 @@ class Codec:
         self._is_bytes = self._backend is not None and isinstance(self._backend.decoder, ByteLevel)
         self._few: dict[tuple[int, ...], str] = {}
 
+    @property
+    def num_tokens(self) -> int:
+        """How many ids there are."""
+        return len(self._tokenizer)
+
     def encode(self, text: str) -> NDArray[np.int32]:
         """Tokenise text; special tokens written out in it become their ids, none is added."""
         return np.asarray(self._encoded(text), np.int32)

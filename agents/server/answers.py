@@ -89,11 +89,11 @@ class Reader:
         return Read(content, thought, calls, problems, self._forms(action, content, calls))
 
     def _named(self, call: ToolCall) -> AnswerCall:
-        return AnswerCall(call.id or self._new_id(), call.name, _as_json(call))
+        return AnswerCall(_clean(call.id or self._new_id()), _clean(call.name), _as_json(call))
 
     def _told(self, call: ToolCall) -> Message:
-        name, call_id = call.name or "unknown", call.id or self._new_id()
-        return Message(role="tool", name=name, tool_call_id=call_id, content=call.problem or "")
+        name, call_id = _clean(call.name) or "unknown", _clean(call.id or self._new_id())
+        return Message(role="tool", name=name, tool_call_id=call_id, content=_clean(call.problem or ""))
 
     def _new_id(self) -> str:
         return f"call{next(self._numbers):05}"  # nine letters and digits: Mistral's templates take no other
@@ -135,6 +135,11 @@ def before_stop(text: str, stop: Sequence[str]) -> str:
 
 def _as_json(call: ToolCall) -> str:
     try:
-        return json.dumps(dict(call.arguments), ensure_ascii=False, allow_nan=False)
+        return _clean(json.dumps(dict(call.arguments), ensure_ascii=False, allow_nan=False))
     except ValueError:  # NaN and the infinities, which Python reads and JSON has not
-        return json.dumps({key: repr(value) for key, value in call.arguments.items()}, ensure_ascii=False)
+        return json.dumps({key: repr(value) for key, value in call.arguments.items()})
+
+
+def _clean(text: str) -> str:
+    """Return text without halves of surrogate pairs, which JSON can spell and UTF-8 cannot say."""
+    return text.encode(errors="replace").decode()

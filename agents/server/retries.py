@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ...errors import EngineError
@@ -28,6 +28,11 @@ class Asked:
     key: str | None = None
     is_retry: bool = False
 
+    def part(self, place: int) -> "Asked":
+        """Return how to know one of its prompts again."""
+        key = self.key and f"{self.key}/{place}"
+        return Asked(self.digest + place.to_bytes(4), key, self.is_retry)
+
 
 class KeyReusedError(ValueError):
     """An Idempotency-Key came with another request than before."""
@@ -37,7 +42,7 @@ class KeyReusedError(ValueError):
 class _Running(Generic[Result]):
     task: "asyncio.Task[Result]"
     digest: bytes
-    num_waiting: int = field(default=0)
+    num_waiting: int = 0
 
 
 class Requests(Generic[Result]):

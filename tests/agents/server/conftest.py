@@ -1,14 +1,17 @@
 """An engine that says what a test wants, and agents with the chat templates of public models."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import numpy as np
 import pytest
 
 from turngym.agents import ChatAgent, Sampling
+from turngym.agents.server.server import Server
 from turngym.agents.server.session import Session
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
 
+KEY = "secret"
 SAMPLING = Sampling(max_tokens=256)
 TOOLS = [
     {
@@ -95,3 +98,22 @@ def _check_record() -> Callable[..., None]:
 @pytest.fixture
 def tools() -> list[dict]:
     return TOOLS
+
+
+@pytest.fixture
+async def served(talk_of) -> AsyncIterator[Callable[..., Awaitable[tuple[Talk, Server]]]]:
+    """Serve a session named "s" of a script: `talk, server = await served("qwen2_5", ["first answer", ...])`."""
+    servers = []
+
+    async def start(name="qwen2_5", texts=(), **options):
+        talk = talk_of(name, texts, **options)
+        server = Server(talk.agent, key=KEY)
+        servers.append(server)
+        await server.start()
+        talk.session = server.open("s", talk.engine, SAMPLING)
+        return talk, server
+
+    yield start
+    for server in servers:
+        async with asyncio.timeout(60):
+            await server.stop()
