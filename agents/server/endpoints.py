@@ -132,7 +132,7 @@ def _given(request: ChatRequest | CompletionRequest) -> Json:
 
 def _asked(body: bytes, headers: Mapping[str, str]) -> Asked:
     count = headers.get("x-stainless-retry-count", "0")
-    is_retry = count.isdecimal() and int(count) > 0
+    is_retry = count.isdecimal() and count.strip("0") != ""
     return Asked(blake2b(body, digest_size=16).digest(), headers.get("idempotency-key") or None, is_retry)
 
 
