@@ -195,8 +195,8 @@ class Session:
         rest = ask.prompt[held:]
 
         def read(action: Action) -> Read:
-            said = before_stop(str(action), ask.sampling.stop)
-            return Read(said, None, (), [], [])
+            said, stopped_by = before_stop(str(action), ask.sampling.stop)
+            return Read(said, None, (), [], [], stopped_by)
 
         shown = RawText(rest) if isinstance(rest, str) else rest
         return _Place(ask, node or self._root(_RAW, None), shown, [], read)
@@ -264,6 +264,7 @@ class Session:
             prompt_ids=prompt_ids if ask.wants_ids else None,
             completion=completion,
             turn=number,
+            stop=read.stop,
         )
 
     def _bounded(self, sampling: Sampling, num_prompt: int) -> Sampling:

@@ -102,7 +102,7 @@ class Node:
             node = stack.pop()
             if not node.children and node.turn is not None:
                 yield node
-            stack += reversed(node.children)
+            stack.extend(reversed(node.children))
 
     def fork(self) -> ChatConversation:
         """Return a conversation that goes on from here."""
