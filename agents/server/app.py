@@ -19,6 +19,7 @@ from .anthropic_api import count_tokens, messages
 from .anthropic_replies import anthropic_error
 from .api_errors import ApiError, api_error_of
 from .endpoints import Outcome, chat_completions, completions, detokenize, models, tokenize
+from .responses_api import responses
 from .session import Session
 
 MAX_BODY_BYTES = 64 << 20
@@ -69,6 +70,7 @@ def server_app(agent: ChatAgent, sessions: dict[str, Session], *, key: str, mode
         routes += [
             Route(f"{prefix}/v1/chat/completions", generating(chat_completions), methods=["POST"]),
             Route(f"{prefix}/v1/completions", generating(completions), methods=["POST"]),
+            Route(f"{prefix}/v1/responses", generating(responses), methods=["POST"]),
             Route(f"{prefix}/v1/messages", generating(messages), methods=["POST"]),
             Route(f"{prefix}/v1/messages/count_tokens", telling(count_tokens), methods=["POST"]),
             Route(f"{prefix}/v1/models", _told(list_models)),

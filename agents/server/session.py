@@ -115,6 +115,7 @@ class Session:
         self.keeps_sampling = keeps_sampling
         self.requests: Requests[list[Answer]] = Requests()
         self.failure: Exception | None = None  # the last of the engine's own
+        self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
         self._generator = generator
         self._timeout_s = timeout_s
         self._reader = Reader(opens_thought=agent.opens_thought)

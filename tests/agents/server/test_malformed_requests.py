@@ -62,6 +62,20 @@ BODIES = {
         "stop_sequences": ["x"],
         "stream": True,
     },
+    "/v1/responses": {
+        "model": "m",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"type": "reasoning", "id": "r", "summary": []},
+            {"type": "function_call", "call_id": "a", "name": "t", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "noon"},
+        ],
+        "tools": [{"type": "function", "name": "t", "parameters": {}}, {"type": "custom", "name": "c"}],
+        "stream": True,
+        "text": {"format": {"type": "text"}},
+        "metadata": {},
+    },
     "/tokenize": {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": True, "tools": []},
     "/detokenize": {"tokens": [1, 2, 3]},
 }
