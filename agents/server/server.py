@@ -58,6 +58,7 @@ class Server:
             log_level="warning",
             access_log=False,
             lifespan="off",
+            proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )
