@@ -69,7 +69,7 @@ class ResponseReply:
         """Yield the events of a stream."""
         whole = self.whole()
         begun = {**self._head(), "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
-        told = [{"type": "response.created", "response": begun}, {"type": "response.in_progress", "response": begun}]
+        told: list[Json] = [{"type": f"response.{state}", "response": begun} for state in ("created", "in_progress")]
         for index, item in enumerate(whole["output"]):
             told += ({**event, "output_index": index} for event in _item_events(item))
         told.append({"type": f"response.{whole['status']}", "response": whole})
@@ -171,7 +171,7 @@ def _item_events(item: Json) -> Iterator[Json]:
         yield {"type": "response.output_item.added", "item": {**item, "content": [], "status": "in_progress"}}
         (part,) = item["content"]
         event = f"response.{part['type']}"
-        extras = {"logprobs": []} if kind == "message" else {}
+        extras: Json = {"logprobs": []} if kind == "message" else {}
         at = {**named, "content_index": 0}
         yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
         yield from ({"type": f"{event}.delta", **at, "delta": piece, **extras} for piece in pieces(part["text"]))

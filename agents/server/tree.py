@@ -97,7 +97,7 @@ class Node:
 
     def leaves(self) -> Iterator["Node"]:
         """Yield the ends of all branches, those that began earlier first."""
-        stack = [self]
+        stack: list[Node] = [self]
         while stack:
             node = stack.pop()
             if not node.children and node.turn is not None:
