@@ -81,6 +81,17 @@ class ChatAgent:
         ids = self._codec.encode(last or before_user)
         return tuple(ids[: self._codec.num_special(ids, _MOST_END_TOKENS)].tolist())
 
+    @property
+    def codec(self) -> Codec:
+        """The model's tokenizer."""
+        return self._codec
+
+    @property
+    def opens_thought(self) -> bool:
+        """Whether the generation prompt has begun a thought when the model begins to write."""
+        opened = self._template.shape.opened if self._template else ""
+        return bool(opened) and "</" not in opened
+
     def begin(self, tools: Seq[dict[str, Any]] | None = None) -> "ChatConversation":
         """Return a new, empty conversation; its actions hold the calls of these tools, which the model is told of."""
         if not tools:
@@ -166,6 +177,12 @@ class ChatConversation:
             else:
                 self._add_seen(self._template, self._view, new, is_last)
             self._messages.extend(observation)
+
+    def observe_tokens(self, token_ids: NDArray[np.int32]) -> None:
+        """Append tokens as they are, as `observe` does with raw text."""
+        self._append(token_ids)
+        self._view = None
+        self._messages.append(Message(role="user", content=self._codec.decode(token_ids)))
 
     def prompt_ids(self) -> NDArray[np.int32]:
         """Token ids for the next completion, generation prompt included."""

@@ -64,6 +64,11 @@ class Codec:
         self._few: dict[tuple[int, ...], str] = {}
         self._heads: dict[str, _Head] = {}
 
+    @property
+    def num_tokens(self) -> int:
+        """How many ids there are."""
+        return len(self._tokenizer)
+
     def encode(self, text: str) -> NDArray[np.int32]:
         """Tokenise text; special tokens written out in it become their ids, none is added."""
         return np.asarray(self._encoded(text), np.int32)

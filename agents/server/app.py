@@ -1,0 +1,196 @@
+"""The HTTP application: who may ask, of which session, and what becomes of a request whose client is gone."""
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..chat import ChatAgent
+from .anthropic_api import count_tokens, messages
+from .anthropic_replies import anthropic_error
+from .api_errors import ApiError, api_error_of
+from .endpoints import Outcome, chat_completions, completions, detokenize, models, tokenize
+from .responses_api import responses
+from .session import Session
+
+MAX_BODY_BYTES = 64 << 20
+SESSION_HEADER = "x-turngym-session"
+_GONE = 499  # nginx's word for it; nobody reads it
+
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Generate = Callable[[Session, bytes, Any], Coroutine[Any, Any, Outcome]]  # Any: headers, and what coroutines take
+
+
+def server_app(agent: ChatAgent, sessions: dict[str, Session], *, key: str, model: str) -> ASGIApp:
+    """Return the application.
+
+    Args:
+        agent: Whose tokenizer `/tokenize` and `/detokenize` use.
+        sessions: By their ids; others are refused.
+        key: What clients must know, for all but `/health`.
+        model: What `/v1/models` names; requests may name any.
+    """
+
+    def generating(generate: Generate) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            body = await _body(request)
+            session = _session(sessions, request, body)
+            outcome = await _while_connected(request, generate(session, body, request.headers))
+            if outcome.events is None:
+                return _as_json(outcome.whole)
+            # The engine gives whole answers, so that all events are there at once.
+            return Response(b"".join(outcome.events), media_type="text/event-stream")
+
+        return _told(endpoint)
+
+    def telling(tell: Callable[[ChatAgent, bytes], Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            return _as_json(tell(agent, await _body(request)))
+
+        return _told(endpoint)
+
+    async def list_models(request: Request) -> Response:
+        return _as_json(models(model))
+
+    async def one_model(request: Request) -> Response:
+        return _as_json({**models(model)["data"][0], "id": request.path_params["model"]})
+
+    routes = [Route("/health", _health)]
+    for prefix in ("", "/s/{session}"):
+        routes += [
+            Route(f"{prefix}/v1/chat/completions", generating(chat_completions), methods=["POST"]),
+            Route(f"{prefix}/v1/completions", generating(completions), methods=["POST"]),
+            Route(f"{prefix}/v1/responses", generating(responses), methods=["POST"]),
+            Route(f"{prefix}/v1/messages", generating(messages), methods=["POST"]),
+            Route(f"{prefix}/v1/messages/count_tokens", telling(count_tokens), methods=["POST"]),
+            Route(f"{prefix}/v1/models", _told(list_models)),
+            Route(f"{prefix}/v1/models/{{model:path}}", _told(one_model)),
+            Route(f"{prefix}/tokenize", telling(tokenize), methods=["POST"]),
+            Route(f"{prefix}/detokenize", telling(detokenize), methods=["POST"]),
+            Route(f"{prefix}/v1/tokenize", telling(tokenize), methods=["POST"]),
+            Route(f"{prefix}/v1/detokenize", telling(detokenize), methods=["POST"]),
+        ]
+    return _Guarded(Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path}), key)
+
+
+class _Guarded:
+    """Lets nobody in without the key."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app = app
+        self._key = key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == "/health" or self._knows_key(dict(scope["headers"])):
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(
+            "wanted this run's key, as `Authorization: Bearer KEY` or `x-api-key: KEY`", 401, code="invalid_api_key"
+        )
+        await _refusal(error, scope["path"])(scope, receive, send)
+
+    def _knows_key(self, headers: dict[bytes, bytes]) -> bool:
+        kind, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+        given = (bearer.strip() if kind.lower() == b"bearer" else b"", headers.get(b"x-api-key", b""))
+        return any(hmac.compare_digest(each, self._key) for each in given)
+
+
+def _told(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Tell the client of whatever goes wrong."""
+
+    async def answering(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ClientDisconnect:
+            return Response(status_code=_GONE)
+        except Exception as error:
+            told = api_error_of(error)
+            if told.status >= 500:
+                _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+            return _refusal(told, request.url.path)
+
+    return answering
+
+
+def _refusal(error: ApiError, path: str) -> Response:
+    told = anthropic_error(error) if "/v1/messages" in path else error.to_json()
+    return JSONResponse(told, error.status)
+
+
+async def _no_such_path(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path}: {error.detail.lower()}"
+    return JSONResponse(ApiError(what, error.status_code).to_json(), error.status_code, headers=error.headers)
+
+
+async def _health(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+def _session(sessions: dict[str, Session], request: Request, body: bytes) -> Session:
+    name = request.path_params.get("session") or request.headers.get(SESSION_HEADER) or _named_in(body)
+    if name is None:
+        raise ApiError(
+            "wanted a session: in the URL (/s/ID/v1/...), the header X-TurnGym-Session, or the body's session_id",
+            param="session_id",
+        )
+    if name not in sessions:
+        raise ApiError(f"there is no session {name!r:.100}; it never was, or is over", 404, code="session_not_found")
+    return sessions[name]
+
+
+def _named_in(body: bytes) -> str | None:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(f"the body is not JSON: {error}") from error
+    name = value.get("session_id") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else None
+
+
+async def _body(request: Request) -> bytes:
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > MAX_BODY_BYTES:
+            raise ApiError(f"a body may have {MAX_BODY_BYTES} bytes", 413)
+    return bytes(content)
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return what comes of work; cancel it when the client goes.
+
+    Raises:
+        ClientDisconnect: It went.
+    """
+    task = asyncio.create_task(work)
+    tasks = (task, asyncio.create_task(_disconnected(request)))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _as_json(value: Any) -> Response:
+    content = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return Response(content, media_type="application/json")

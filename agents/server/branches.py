@@ -1,0 +1,56 @@
+"""A session's branches as sequences: each sampled token is an action in exactly one of them."""
+
+# T tokens
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from ..sequence import NO_VERSION, Sequence
+
+Branch = tuple[tuple[Sequence, ...], list[int]]
+"""The sequences of a conversation, and the session's number of each of its turns."""
+
+
+def joined(branches: Iterable[Branch]) -> tuple[Sequence, ...]:
+    """Return the sequences of all branches; turns that an earlier one holds are context in those behind it."""
+    made: list[Sequence] = []
+    homes: dict[int, int] = {}  # from turns to the sequences that hold their actions
+    for sequences, numbers in branches:
+        places: list[int] = []  # where this branch's own sequences went
+        for sequence in sequences:
+            known = [turn for turn in sequence.samplings if numbers[turn] in homes]
+            last_home = homes[numbers[known[-1]]] if known else None
+            if last_home is not None and len(known) == len(sequence.samplings):
+                places.append(last_home)
+                continue
+            parent, reason = sequence.parent, sequence.fork_reason
+            if last_home is not None:
+                shared = _num_shared(made[last_home], sequence)
+                parent, reason = (last_home, shared), f"another request went on from turn {numbers[known[-1]]}"
+            elif parent is not None:
+                parent = places[parent[0]], parent[1]
+            places.append(len(made))
+            homes |= {numbers[turn]: len(made) for turn in sequence.samplings if turn not in known}
+            made.append(replace(_renumbered(sequence, numbers, known), parent=parent, fork_reason=reason))
+    return tuple(made)
+
+
+def _renumbered(sequence: Sequence, numbers: list[int], known: list[int]) -> Sequence:
+    """Return a sequence with the session's turn numbers, those known already as context."""
+    is_context_T = np.isin(sequence.turn, known)
+    return replace(
+        sequence,
+        is_action=sequence.is_action & ~is_context_T,
+        logprobs=np.where(is_context_T, np.float32(np.nan), sequence.logprobs),
+        versions=np.where(is_context_T, np.int32(NO_VERSION), sequence.versions),
+        turn=np.asarray([-1, *numbers], np.int32)[sequence.turn + 1],
+        samplings={numbers[turn]: each for turn, each in sequence.samplings.items() if turn not in known},
+    )
+
+
+def _num_shared(left: Sequence, right: Sequence) -> int:
+    length = min(len(left), len(right))
+    different = np.flatnonzero(left.token_ids[:length] != right.token_ids[:length])
+    return int(different[0]) if len(different) else length

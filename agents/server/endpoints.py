@@ -1,0 +1,149 @@
+"""What each path of the OpenAI API does with a request's body."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...envs.messages import RawText
+from ..base import Sampling
+from ..chat import ChatAgent
+from .api_errors import ApiError
+from .canonical import chat_messages
+from .replies import Json, Reply, as_events
+from .retries import Asked
+from .session import ChatAsk, Session, TextAsk
+from .wire import ChatRequest, CompletionRequest, DetokenizeRequest, Generation, TokenizeRequest, read
+
+Prompt = TypeVar("Prompt", str, NDArray[np.int32], str | NDArray[np.int32])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A response: one object, or the events of a stream."""
+
+    whole: Json | None = None
+    events: Iterator[bytes] | None = None
+
+
+async def chat_completions(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
+    """`POST /v1/chat/completions`."""
+    request = read(ChatRequest, body)
+    ask = ChatAsk(
+        messages=chat_messages([message.model_dump(exclude_none=True) for message in request.messages]),
+        sampling=sampling_of(
+            session, request, request.max_completion_tokens or request.max_tokens, request.stop_strings
+        ),
+        tools=[tool.to_schema() for tool in request.tools] if request.tools else None,
+        takes_calls=request.tool_choice != "none",
+        is_parallel=request.parallel_tool_calls is not False,
+        n=request.n or 1,
+        wants_ids=bool(request.return_token_ids),
+    )
+    answers = await session.chat(ask, asked_of(body, headers))
+    reply = Reply(
+        id=f"chatcmpl-{session.name}-{answers[0].turn}",
+        created=int(time.time()),
+        model=request.model or "",
+        answers=answers,
+        num_prompt=answers[0].num_prompt,
+        codec=session.agent.codec,
+        gives_logprobs=bool(request.logprobs),
+        gives_ids=ask.wants_ids,
+    )
+    if request.stream:
+        return Outcome(events=as_events(reply.chat_chunks(includes_usage=request.includes_usage)))
+    return Outcome(reply.chat())
+
+
+async def completions(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
+    """`POST /v1/completions`; several prompts are answered one after the other."""
+    request = read(CompletionRequest, body)
+    codec, asked = session.agent.codec, asked_of(body, headers)
+    sampling = sampling_of(session, request, request.max_tokens, request.stop_strings)
+    wants_ids = bool(request.return_token_ids)
+    asks = [
+        TextAsk(_in_vocabulary(prompt, codec.num_tokens), sampling, request.n or 1, wants_ids)
+        for prompt in _prompts(request)
+    ]
+    groups = [await session.complete(ask, asked.part(place)) for place, ask in enumerate(asks)]
+    reply = Reply(
+        id=f"cmpl-{session.name}-{groups[0][0].turn}",
+        created=int(time.time()),
+        model=request.model or "",
+        answers=[answer for group in groups for answer in group],
+        num_prompt=sum(group[0].num_prompt for group in groups),
+        codec=codec,
+        gives_logprobs=request.logprobs is not None,
+        gives_ids=wants_ids,
+    )
+    if request.stream:
+        return Outcome(events=as_events(reply.text_chunks(includes_usage=request.includes_usage)))
+    return Outcome(reply.text())
+
+
+def tokenize(agent: ChatAgent, body: bytes) -> Json:
+    """`POST /tokenize`: what a prompt or a conversation begins with; no special token is added."""
+    request = read(TokenizeRequest, body)
+    tools = [tool.to_schema() for tool in request.tools] if request.tools else None
+    conversation = agent.begin(tools)
+    if request.prompt is not None:
+        conversation.observe(RawText(request.prompt))
+    else:
+        messages = [message.model_dump(exclude_none=True) for message in request.messages or []]
+        conversation.observe(chat_messages(messages), is_last=not request.add_generation_prompt)
+    tokens = conversation.prompt_ids().tolist()
+    return {"count": len(tokens), "tokens": tokens}
+
+
+def detokenize(agent: ChatAgent, body: bytes) -> Json:
+    """`POST /detokenize`: the text of token ids, special ones included."""
+    request = read(DetokenizeRequest, body)
+    ids = _in_vocabulary(np.asarray(request.tokens, np.int32), agent.codec.num_tokens)
+    return {"prompt": agent.codec.decode(ids)}
+
+
+def models(model: str) -> Json:
+    """`GET /v1/models`."""
+    return {"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "turngym"}]}
+
+
+def sampling_of(session: Session, request: Generation, max_tokens: int | None, stop: Sequence[str]) -> Sampling:
+    """Return how to sample: what the request says, and for the rest what the session does."""
+    base = session.sampling
+    names = () if session.keeps_sampling else ("temperature", "top_p", "top_k", "min_p")
+    given = {name: value for name in names if (value := getattr(request, name)) is not None}
+    return replace(
+        base,
+        max_tokens=base.max_tokens if max_tokens is None else max_tokens,
+        stop=(*base.stop, *stop),
+        stop_token_ids=(*base.stop_token_ids, *(request.stop_token_ids or ())),
+        seed=base.seed if request.seed is None else request.seed,
+        **given,
+    )
+
+
+def asked_of(body: bytes, headers: Mapping[str, str]) -> Asked:
+    """Return how to know a request again."""
+    count = headers.get("x-stainless-retry-count", "0")
+    is_retry = count.isdecimal() and count.strip("0") != ""
+    return Asked(blake2b(body, digest_size=16).digest(), headers.get("idempotency-key") or None, is_retry)
+
+
+def _prompts(request: CompletionRequest) -> list[str | NDArray[np.int32]]:
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if all(isinstance(each, int) for each in prompt):
+        return [np.asarray(prompt, np.int32)]
+    return [each if isinstance(each, str) else np.asarray(each, np.int32) for each in prompt]
+
+
+def _in_vocabulary(prompt: Prompt, num_tokens: int) -> Prompt:
+    if not isinstance(prompt, str) and len(prompt) and int(prompt.max()) >= num_tokens:
+        raise ApiError(f"token id {int(prompt.max())} is none of the model's {num_tokens}")
+    return prompt

@@ -1,0 +1,283 @@
+"""All requests of one episode: each goes on from the turn that it continues, token for token, or begins a branch."""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...envs.base import Action
+from ...envs.messages import Message, RawText
+from ...errors import EngineError
+from ..base import Completion, Generator, Sampling, StopReason
+from ..chat import ChatAgent, ChatConversation
+from ..sequence import Sequence as TokenSequence
+from .answers import Answer, Read, Reader, before_stop, finish_reason
+from .branches import joined
+from .canonical import Form, Json, form_of, tools_form
+from .retries import Asked, Requests
+from .texts import KnownTexts
+from .tree import Node, Shown, Turn, checksum, show
+
+_RAW = b"raw"  # the root of conversations that no template is put around
+
+
+class ContextLengthError(EngineError):
+    """A prompt leaves no room for an answer."""
+
+
+@dataclass(frozen=True)
+class ChatAsk:
+    """A request for answers to messages.
+
+    Attributes:
+        messages: The whole history, as `canonical.chat_messages` returns it.
+        sampling: How to sample.
+        tools: OpenAI function schemas that the model is told of.
+        takes_calls: Whether its calls are read.
+        is_parallel: Whether an answer may have several.
+        n: How many answers.
+        wants_ids: Whether answers hold the prompt's ids.
+    """
+
+    messages: list[Message]
+    sampling: Sampling
+    tools: list[Json] | None = None
+    takes_calls: bool = True
+    is_parallel: bool = True
+    n: int = 1
+    wants_ids: bool = False
+
+
+@dataclass(frozen=True)
+class TextAsk:
+    """A request to go on from a text or from token ids; see `ChatAsk`."""
+
+    prompt: str | NDArray[np.int32]
+    sampling: Sampling
+    n: int = 1
+    wants_ids: bool = False
+
+
+@dataclass(frozen=True)
+class SessionRecord:
+    """What a session came to.
+
+    Attributes:
+        sequences: One or more for each branch; each sampled token is an action in exactly one.
+        stop_reasons: Why each turn's completion ended, in the order of the answers.
+        conversations: Each branch as chat, for eyes and reward functions.
+    """
+
+    sequences: tuple[TokenSequence, ...]
+    stop_reasons: tuple[StopReason, ...]
+    conversations: tuple[tuple[Message, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a request goes on: what it shows there, and the forms that this is known by later."""
+
+    ask: ChatAsk | TextAsk
+    node: Node
+    shown: Shown
+    forms: list[Form]
+    read: Callable[[Action], Read]
+
+
+class Session:
+    """One episode's requests.
+
+    Args:
+        agent: Starts conversations.
+        generator: The engine.
+        sampling: How to sample what a request says nothing about; its `max_tokens` bounds every answer.
+        name: For logs.
+        keeps_sampling: Temperature, top_p, top_k and min_p are those of `sampling`, whatever requests say.
+        timeout_s: Deadline of one answer.
+    """
+
+    def __init__(
+        self,
+        agent: ChatAgent,
+        generator: Generator,
+        sampling: Sampling,
+        *,
+        name: str = "session",
+        keeps_sampling: bool = False,
+        timeout_s: float = 600.0,
+    ) -> None:
+        self.agent = agent
+        self.sampling = sampling
+        self.name = name
+        self.keeps_sampling = keeps_sampling
+        self.requests: Requests[list[Answer]] = Requests()
+        self.failure: Exception | None = None  # the last that is no client's doing
+        self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
+        self._generator = generator
+        self._timeout_s = timeout_s
+        self._reader = Reader(opens_thought=agent.opens_thought)
+        self._roots: dict[Form, Node] = {}
+        self._texts = KnownTexts()
+        self._stop_reasons: list[StopReason] = []
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens of a prompt and its answer together."""
+        return self._generator.max_context
+
+    @property
+    def num_turns(self) -> int:
+        """Answers so far."""
+        return len(self._stop_reasons)
+
+    async def chat(self, ask: ChatAsk, asked: Asked | None = None) -> list[Answer]:
+        """Answer a conversation.
+
+        Args:
+            ask: What is asked.
+            asked: How to know the request again; by default it never is.
+
+        Raises:
+            TemplateError: The template cannot render the messages.
+            ContextLengthError: They leave no room for an answer.
+            EngineError: The engine failed.
+            KeyReusedError, SessionClosedError: See `Requests.once`.
+        """
+        return await self._once(asked, lambda: self._place_of_chat(ask))
+
+    async def complete(self, ask: TextAsk, asked: Asked | None = None) -> list[Answer]:
+        """Go on from a text; see `chat`."""
+        return await self._once(asked, lambda: self._place_of_text(ask))
+
+    def record(self) -> SessionRecord:
+        """Return what was sampled so far."""
+        leaves = [leaf for root in self._roots.values() for leaf in root.leaves()]
+        leaves.sort(key=lambda leaf: leaf.path()[0].number)
+        conversations = [leaf.fork() for leaf in leaves]
+        branches = (
+            (conversation.sequences(), [turn.number for turn in leaf.path()])
+            for leaf, conversation in zip(leaves, conversations, strict=True)
+        )
+        return SessionRecord(
+            sequences=joined(branches),
+            stop_reasons=tuple(self._stop_reasons),
+            conversations=tuple(tuple(each.messages) for each in conversations),
+        )
+
+    async def close(self) -> None:
+        """Cancel what runs; nothing is answered any more."""
+        await self.requests.close()
+
+    async def _once(self, asked: Asked | None, place_of: Callable[[], _Place]) -> list[Answer]:
+        async def answer() -> list[Answer]:
+            return await self._answer(place_of())
+
+        return await self.requests.once(asked or Asked(os.urandom(16)), answer)
+
+    def _place_of_chat(self, ask: ChatAsk) -> _Place:
+        root = self._root(tools_form(ask.tools), ask.tools)
+        forms = [form_of(message) for message in ask.messages]
+        node, held = root.find(forms)
+        shown = ask.messages[held:]
+        num_results = next((at for at, each in enumerate(shown) if each["role"] != "tool"), len(shown))
+        shown = [*shown[:num_results], *node.problems, *shown[num_results:]]
+
+        def read(action: Action) -> Read:
+            takes_calls = ask.takes_calls and bool(ask.tools)
+            return self._reader.read(action, ask.sampling.stop, takes_calls=takes_calls, is_parallel=ask.is_parallel)
+
+        return _Place(ask, node, shown, forms[held:], read)
+
+    def _place_of_text(self, ask: TextAsk) -> _Place:
+        node, held = self._texts.find(ask.prompt)
+        rest = ask.prompt[held:]
+
+        def read(action: Action) -> Read:
+            said, stopped_by = before_stop(str(action), ask.sampling.stop)
+            return Read(said, None, (), [], [], stopped_by)
+
+        shown = RawText(rest) if isinstance(rest, str) else rest
+        return _Place(ask, node or self._root(_RAW, None), shown, [], read)
+
+    def _root(self, form: Form, tools: list[Json] | None) -> Node:
+        if form not in self._roots:
+            self._roots[form] = Node(None, conversation=self.agent.begin(tools))
+        return self._roots[form]
+
+    async def _answer(self, place: _Place) -> list[Answer]:
+        """Sample, and add what came of it to the tree; all answers or none."""
+        base = place.node.fork()
+        show(base, place.shown)
+        prompt_ids = base.prompt_ids()
+        sampling = self._bounded(place.ask.sampling, len(prompt_ids))
+        samplings = [_numbered(sampling, index) for index in range(place.ask.n)]
+        place.node.num_running += 1
+        try:
+            completions = await self._sampled(prompt_ids, samplings)
+            twins = [base, *(base.fork() for _ in samplings[1:])]
+            return [
+                self._add(place, twin, completion, each)
+                for twin, completion, each in zip(twins, completions, samplings, strict=True)
+            ]
+        except Exception as error:
+            self.failure = error
+            raise
+        finally:
+            place.node.num_running -= 1
+
+    async def _sampled(self, prompt_ids: NDArray[np.int32], samplings: Sequence[Sampling]) -> list[Completion]:
+        name = f"{self.name}/{self.num_turns}"
+        deadline = asyncio.timeout(self._timeout_s)
+        try:
+            async with deadline, asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._generator.generate(prompt_ids, sampling, request=f"{name}.{index}"))
+                    for index, sampling in enumerate(samplings)
+                ]
+        except ExceptionGroup as errors:  # one failed, and the others were cancelled
+            raise errors.exceptions[0] from None
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise EngineError(f"no answer to {name} within timeout_s={self._timeout_s}") from error
+        return [task.result() for task in tasks]
+
+    def _add(self, place: _Place, conversation: ChatConversation, completion: Completion, sampling: Sampling) -> Answer:
+        ask, prompt_ids = place.ask, conversation.prompt_ids()
+        read = place.read(conversation.record(completion, sampling))
+        number = len(self._stop_reasons)
+        self._stop_reasons.append(completion.stop_reason)
+        turn = Turn(number, place.shown, checksum(prompt_ids), completion, sampling)
+        child = Node(turn, place.node, read.problems, conversation)
+        place.node.add(child, place.forms, read.forms)
+        self._texts.add(conversation.prompt_ids(), child)
+        if isinstance(ask, TextAsk) and isinstance(ask.prompt, str):
+            self._texts.add(ask.prompt + read.content, child)
+        return Answer(
+            content=read.content,
+            thought=read.thought,
+            calls=read.calls,
+            finish_reason=finish_reason(completion, read.calls),
+            num_prompt=len(prompt_ids),
+            prompt_ids=prompt_ids if ask.wants_ids else None,
+            completion=completion,
+            turn=number,
+            stop=read.stop,
+        )
+
+    def _bounded(self, sampling: Sampling, num_prompt: int) -> Sampling:
+        room = self.max_context - num_prompt
+        if room < 1:
+            raise ContextLengthError(
+                f"the prompt has {num_prompt} tokens and leaves no room for an answer in a context of "
+                f"{self.max_context}; shorten the messages"
+            )
+        return replace(sampling, max_tokens=min(sampling.max_tokens, self.sampling.max_tokens, room))
+
+
+def _numbered(sampling: Sampling, index: int) -> Sampling:
+    """Return how the answer of this number is sampled: a seed is for the first."""
+    return sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + index)

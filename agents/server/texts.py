@@ -1,0 +1,39 @@
+"""Which turn a raw prompt goes on from: the longest context known that it begins with."""
+
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .tree import Node
+
+_Prompt = str | NDArray[np.int32]
+
+
+class KnownTexts:
+    """All that a session's turns read and wrote, as token ids and, where it was asked so, as text."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[bool, int, bytes], list[Node]] = {}
+        self._lengths: dict[bool, set[int]] = {False: set(), True: set()}
+
+    def add(self, whole: _Prompt, node: Node) -> None:
+        """Remember a context with its answer."""
+        is_text, length = isinstance(whole, str), len(whole)
+        self._lengths[is_text].add(length)
+        self._nodes.setdefault((is_text, length, _digest(whole)), []).append(node)
+
+    def find(self, prompt: _Prompt) -> tuple[Node | None, int]:
+        """Return the turn that holds most of a prompt, and how much; one that nobody went on from first."""
+        is_text = isinstance(prompt, str)
+        for length in sorted(self._lengths[is_text], reverse=True):
+            if length <= len(prompt):
+                nodes = self._nodes.get((is_text, length, _digest(prompt[:length])))
+                if nodes:
+                    return min(nodes, key=lambda node: (node.is_taken, node.number)), length
+        return None, 0
+
+
+def _digest(prompt: _Prompt) -> bytes:
+    content = prompt.encode() if isinstance(prompt, str) else np.ascontiguousarray(prompt, np.int32).tobytes()
+    return blake2b(content, digest_size=16).digest()

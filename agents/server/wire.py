@@ -1,0 +1,249 @@
+"""Requests as they come over the wire: their fields, and what this server refuses of them."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .api_errors import ApiError
+
+Json = Any  # what `json.loads` gives
+Count = Annotated[int, Field(ge=1, le=1 << 31)]
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+Text = Annotated[str, Field(min_length=1)]
+MAX_CHOICES = 128  # OpenAI's own limit
+
+_UNSUPPORTED = "unsupported_parameter"
+_NO_GRAMMAR = "no token is sampled under a grammar, so that all can be trained on; ask for the form in the prompt"
+_NO_BIAS = "tokens are sampled from the policy itself, so that all of them can be trained on"
+# What a client may not ask for, unless it asks for nothing by it.
+_REFUSED: dict[str, tuple[tuple[Json, ...], str]] = {
+    "presence_penalty": ((0,), _NO_BIAS),
+    "frequency_penalty": ((0,), _NO_BIAS),
+    "repetition_penalty": ((1,), _NO_BIAS),
+    "logit_bias": (({},), _NO_BIAS),
+    "bad_words": (([],), _NO_BIAS),
+    "min_tokens": ((0,), _NO_BIAS),
+    "ignore_eos": ((False,), _NO_BIAS),
+    "response_format": (({"type": "text"},), _NO_GRAMMAR),
+    "guided_json": ((), _NO_GRAMMAR),
+    "guided_regex": ((), _NO_GRAMMAR),
+    "guided_choice": ((), _NO_GRAMMAR),
+    "guided_grammar": ((), _NO_GRAMMAR),
+    "structured_outputs": ((), _NO_GRAMMAR),
+    "functions": (([],), "functions are given as `tools`"),
+    "prompt_logprobs": ((0,), "the engine gives logprobs of what it sampled only"),
+    "best_of": ((1,), "choices are not ranked; use `n`"),
+    "use_beam_search": ((False,), "nothing is searched"),
+    "echo": ((False,), "the prompt is not given back"),
+    "suffix": (("",), "nothing is put in between"),
+    "chat_template": ((), "the model's own template is used"),
+    "chat_template_kwargs": (({},), "what the template takes is set where the server is started"),
+    "continue_final_message": ((False,), "an answer is never continued"),
+}
+
+
+class WireModel(BaseModel):
+    """What comes over the wire; strict: a number in quotes is no number. Fields that nobody knows are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    def check(self) -> None:
+        """Raise `ApiError` for what is well formed and refused."""
+
+
+class Generation(WireModel):
+    """What all requests for tokens have in common."""
+
+    model: str | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    return_token_ids: bool | None = None
+    session_id: str | None = None
+
+    def check(self) -> None:
+        """Refuse what would change the distribution that is sampled from, and what nothing here does."""
+        for name, value in (self.model_extra or {}).items():
+            if name in _REFUSED and value is not None and value not in _REFUSED[name][0]:
+                raise ApiError(f"{name!r} is not supported: {_REFUSED[name][1]}", param=name, code=_UNSUPPORTED)
+
+
+class Part(WireModel):
+    """One part of a content; parts that are not text are the template's to refuse."""
+
+    type: str
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _hold_text(self) -> "Part":
+        if self.type in ("text", "input_text", "output_text") and self.text is None:
+            raise ValueError(f"a part of type {self.type!r} needs text")
+        return self
+
+
+class Function(WireModel):
+    """The function of a call."""
+
+    name: str
+    arguments: str | dict[str, Json] | None = None
+
+
+class Call(WireModel):
+    """A call in a history."""
+
+    id: str | None = None
+    function: Function
+
+
+class ChatMessage(WireModel):
+    """A message of a history."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[Call] | None = None
+    function_call: Function | None = None
+    tool_call_id: str | None = None
+
+
+class ToolFunction(WireModel):
+    """A function that the model may call."""
+
+    name: Text
+    description: str | None = None
+    parameters: dict[str, Json] | None = None
+
+
+class Tool(WireModel):
+    """A tool; others than functions are refused."""
+
+    type: Literal["function"] = "function"
+    function: ToolFunction
+
+    def to_schema(self) -> dict[str, Json]:
+        """Return the schema that templates read."""
+        return schema_of(self.function)
+
+
+def schema_of(function: ToolFunction) -> dict[str, Json]:
+    """Return a function's schema with all that templates rely on."""
+    parameters = {"type": "object", "properties": {}, **(function.parameters or {})}
+    named = {"name": function.name, "description": function.description or "", "parameters": parameters}
+    return {"type": "function", "function": named}
+
+
+class OpenAIGeneration(Generation):
+    """What all of OpenAI's requests for tokens have in common."""
+
+    max_tokens: Count | None = None
+    stream_options: dict[str, Json] | None = None
+    stop: str | Annotated[list[Text], Field(max_length=64)] | None = None
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """All strings that end an answer."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(each for each in stop if each)
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with what was used."""
+        return bool((self.stream_options or {}).get("include_usage"))
+
+
+class ChatRequest(OpenAIGeneration):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Json] | None = None
+    parallel_tool_calls: bool | None = None
+
+    def check(self) -> None:
+        """Refuse an unknown tool_choice, and logprobs of tokens that were not sampled."""
+        super().check()
+        if isinstance(self.tool_choice, dict):
+            function = self.tool_choice.get("function")
+            name = function.get("name") if isinstance(function, Mapping) else None
+            if name not in [tool.function.name for tool in self.tools or []]:
+                raise ApiError(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+        if self.top_logprobs:
+            raise ApiError(
+                "the engine gives the logprob of each sampled token, not those of others; leave top_logprobs out",
+                param="top_logprobs",
+                code=_UNSUPPORTED,
+            )
+
+
+class CompletionRequest(OpenAIGeneration):
+    """`POST /v1/completions`."""
+
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES)]
+        | Annotated[list[TokenId], Field(min_length=1)]
+        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)]
+    )
+    logprobs: Annotated[int, Field(ge=0)] | None = None
+
+    def check(self) -> None:
+        """Refuse logprobs of tokens that were not sampled."""
+        super().check()
+        if self.logprobs:
+            raise ApiError(
+                "the engine gives the logprob of each sampled token, not those of others; ask for logprobs=0",
+                param="logprobs",
+                code=_UNSUPPORTED,
+            )
+
+
+class TokenizeRequest(WireModel):
+    """`POST /tokenize`: a text, or messages."""
+
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    tools: list[Tool] | None = None
+    add_generation_prompt: bool = True
+    session_id: str | None = None
+
+    @model_validator(mode="after")
+    def _hold_one(self) -> "TokenizeRequest":
+        if (self.prompt is None) == (not self.messages):
+            raise ValueError("wanted a prompt, or messages")
+        return self
+
+
+class DetokenizeRequest(WireModel):
+    """`POST /detokenize`."""
+
+    tokens: list[TokenId]
+    session_id: str | None = None
+
+
+Wire = TypeVar("Wire", bound=WireModel)
+
+
+def read(kind: type[Wire], body: bytes) -> Wire:
+    """Return the request that a body holds.
+
+    Raises:
+        ApiError: It holds none, or one that is refused.
+    """
+    try:
+        request = kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        param = ".".join(map(str, first["loc"])) or None
+        raise ApiError(f"{param or 'the body'}: {first['msg']}", param=param) from None
+    request.check()
+    return request

@@ -1,0 +1,267 @@
+"""Whatever comes over the wire is answered or refused: 2xx or 4xx, never 5xx, never silence."""
+
+import asyncio
+import copy
+import json
+
+import httpx
+import numpy as np
+import pytest
+
+from turngym.agents.server.app import MAX_BODY_BYTES, server_app
+
+KEY = "secret"
+CALL = '<tool_call>\n{"name": "\\ud800", "arguments": {"a": "\\udfff", "b": NaN}}\n</tool_call>'
+BODIES = {
+    "/v1/chat/completions": {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": "Ada"},
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "Hm.",
+                "tool_calls": [{"id": "a", "type": "function", "function": {"name": "time", "arguments": '{"a": 1}'}}],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "noon"},
+        ],
+        "tools": [
+            {"type": "function", "function": {"name": "time", "parameters": {"properties": {"a": {"type": "x"}}}}}
+        ],
+        "tool_choice": "auto",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "n": 2,
+        "stop": ["END"],
+        "seed": 1,
+        "logprobs": True,
+        "temperature": 1.0,
+        "max_tokens": 16,
+        "response_format": {"type": "text"},
+        "metadata": {"a": "b"},
+    },
+    "/v1/completions": {"model": "m", "prompt": "Hi", "max_tokens": 5, "stop": "x", "logprobs": 0, "stream": False},
+    "/v1/messages": {
+        "model": "m",
+        "max_tokens": 9,
+        "system": [{"type": "text", "text": "Be brief."}],
+        "messages": [
+            {"role": "user", "content": "Hi"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "a"},
+                    {"type": "tool_use", "id": "a", "name": "t", "input": {"b": 1}},
+                ],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "c"}]},
+        ],
+        "tools": [{"name": "t", "input_schema": {"properties": {"b": {"type": "integer"}}}}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "stop_sequences": ["x"],
+        "stream": True,
+    },
+    "/v1/responses": {
+        "model": "m",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"type": "reasoning", "id": "r", "summary": []},
+            {"type": "function_call", "call_id": "a", "name": "t", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "noon"},
+        ],
+        "tools": [{"type": "function", "name": "t", "parameters": {}}, {"type": "custom", "name": "c"}],
+        "stream": True,
+        "text": {"format": {"type": "text"}},
+        "metadata": {},
+    },
+    "/tokenize": {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": True, "tools": []},
+    "/detokenize": {"tokens": [1, 2, 3]},
+}
+JUNK = [
+    None, True, False, 0, -1, 1, 2**31, 2**63, 10**400, -0.5, 1e308, "", "x", "\x00", "<|im_end|>", "user", "{}", "é",
+    [], [[]], {}, [None], {"type": "image_url", "image_url": {"url": "x"}}, {"type": "json_schema"}, {"a": {"b": [1]}},
+    [1, "a"], {"type": "text"}, {"function": {"name": "time"}}, ["", ""], {"role": "user"}, [{"role": "user"}],
+]  # fmt: skip
+COUNTS = [b"0", b"0", b"0", b"1", b"-1", b"\xb2", b"", b"9" * 5000]
+RAW = [
+    b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"model": NaN}', b'"x"', b"[" * 5000, b'{"a":' * 5000, b"{}" * 2, b"\x00",
+    b'{"messages": [{"role": "user", "content": "\\ud800"}]}', b'{"prompt": "\\udfff"}', b'{"messages": [1e999]}',
+    b'{"messages": [{"role": "user", "content": "a"}], "tools": [' + b'{"type":"function","function":{"name":"a",'
+    b'"parameters":' + b'{"a":' * 300 + b"1" + b"}" * 300 + b"}}]}",
+]  # fmt: skip
+
+
+def places(value, path=()):
+    """All places in a JSON value."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+def mutated(rng, body):
+    """Put junk in some places, or take something out."""
+    body = copy.deepcopy(body)
+    for _ in range(int(rng.integers(1, 4))):
+        found = [path for path in places(body) if path]
+        path = found[int(rng.integers(len(found)))]
+        home = body
+        for key in path[:-1]:
+            home = home[key]
+        kind = rng.random()
+        junk = copy.deepcopy(JUNK[int(rng.integers(len(JUNK)))])
+        if kind < 0.2:
+            del home[path[-1]]
+        elif kind < 0.3 and isinstance(home, dict):
+            home[str(rng.choice(["session_id", "logit_bias", "top_k", "x", "content", "suffix", "functions"]))] = junk
+        else:
+            home[path[-1]] = junk
+        if not body:
+            break
+    return body
+
+
+def random_body(rng, path) -> bytes:
+    kind = rng.random()
+    if kind < 0.1:
+        return RAW[int(rng.integers(len(RAW)))]
+    content = json.dumps(mutated(rng, BODIES[path])).encode()
+    if kind < 0.2:
+        at = int(rng.integers(len(content) + 1))
+        return content[:at] + rng.bytes(int(rng.integers(0, 3))) + content[at + int(rng.integers(0, 3)) :]
+    return content
+
+
+@pytest.fixture
+def post(talk_of):
+    """Post to the application, without sockets: `status, text = await post(path, body, headers)`."""
+    talk = talk_of("qwen2_5", [])
+    talk.texts = _Texts()
+    app = server_app(talk.agent, {"s": talk.session}, key=KEY, model="m")
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://s")
+
+    async def send(path, body, headers=None):
+        headers = {"authorization": f"Bearer {KEY}", **(headers or {})}
+        async with asyncio.timeout(60):
+            response = await client.post(f"/s/s{path}", content=body, headers=headers)
+        return response.status_code, response.text
+
+    send.talk = talk
+    return send
+
+
+class _Texts(list):
+    """Answers without end: one with calls that no client may be sent as they are, one plain."""
+
+    def __init__(self) -> None:
+        super().__init__([CALL, "plain"])
+
+    def pop(self, place):
+        first = super().pop(place)
+        self.append(first)
+        return first
+
+
+async def check_some(post, seed, num_requests):
+    rng = np.random.default_rng(seed)
+    seen = {}
+    for _ in range(num_requests):
+        path = str(rng.choice(list(BODIES)))
+        body = random_body(rng, path)
+        count = COUNTS[int(rng.integers(len(COUNTS)))]
+        status, text = await post(path, body, {"x-stainless-retry-count": count})
+        assert 200 <= status < 300 or 400 <= status < 500, f"{status} {text} for {path} {body!r}"
+        if status >= 400:
+            error = json.loads(text)["error"]
+            assert error["message"]
+            assert error["type"].endswith("_error")
+        seen.setdefault(path, set()).add(status)
+    assert post.talk.engine.num_running == 0
+    return seen
+
+
+async def test_what_is_sent_unharmed_is_answered(post):
+    for path, body in BODIES.items():
+        status, text = await post(path, json.dumps(body).encode())
+        assert status == 200, text
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_harmed_request_is_answered_or_refused(post, seed):
+    seen = await check_some(post, seed, 200)
+    assert all(400 in statuses for statuses in seen.values())
+    assert 200 in seen["/v1/chat/completions"]
+    post.talk.session.record()
+
+
+@pytest.mark.soak
+async def test_ten_thousand_harmed_requests_are_answered_or_refused(post):
+    await check_some(post, 99, 10_000)
+
+
+@pytest.mark.parametrize("path", list(BODIES))
+@pytest.mark.parametrize("body", RAW, ids=range(len(RAW)))
+async def test_what_is_no_request_is_refused(post, path, body):
+    status, text = await post(path, body)
+    assert 400 <= status < 500 or b"parameters" in body, text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "renders text only"),
+        ({"temperature": "1"}, "temperature"),
+        ({"temperature": 3}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"n": 129}, "n"),
+        ({"response_format": {"type": "json_object"}}, "without a grammar|under a grammar"),
+        ({"logit_bias": {"3": 1}}, "sampled from the policy itself"),
+        ({"presence_penalty": 0.5}, "sampled from the policy itself"),
+        ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "not among the tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"stop": [""]}, "stop"),
+        ({"seed": 2**63}, "seed"),
+    ],
+)
+async def test_a_refusal_names_the_field(post, change, words):
+    status, text = await post("/v1/chat/completions", json.dumps({**BODIES["/v1/chat/completions"], **change}))
+    assert status == 400
+    error = json.loads(text)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert any(word in f"{error['message']} {error['param']}" for word in words.split("|"))
+
+
+async def test_shapes_that_frameworks_send_are_taken(post):
+    history = [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Hi "}, {"type": "text", "text": "there"}],
+            "name": "Ada",
+        },
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "a", "type": "function", "function": {"name": "t", "arguments": ""}}],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "noon"}]},
+        {"role": "assistant", "content": "", "tool_calls": []},
+        {"role": "user", "content": "And?", "name": "UnnamedAgent"},
+    ]
+    body = {"messages": history, "tools": [], "tool_choice": "auto", "stream": None, "presence_penalty": 0}
+    status, text = await post("/v1/chat/completions", json.dumps(body))
+    assert status == 200, text
+    (prompt,) = post.talk.prompts()
+    assert "<|im_start|>user\nHi there<|im_end|>" in prompt
+    assert "noon" in prompt
+    assert "<|im_start|>assistant\n<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>" in prompt
+
+
+async def test_a_body_may_not_be_endless(post):
+    status, text = await post("/v1/chat/completions", b" " * (MAX_BODY_BYTES + 1))
+    assert (status, json.loads(text)["error"]["type"]) == (413, "invalid_request_error")

@@ -1,0 +1,240 @@
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from turngym.agents import Sampling
+from turngym.agents.server.canonical import chat_messages
+from turngym.agents.server.retries import Asked, KeyReusedError, SessionClosedError
+from turngym.agents.server.session import ChatAsk, ContextLengthError, TextAsk
+from turngym.errors import EngineError, TrajectoryError
+from turngym.executors.engines.scripted import Reply
+
+SAMPLING = Sampling(max_tokens=256)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def said(answer):
+    """The message that a client keeps of an answer."""
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in answer.calls
+    ]
+    return {"role": "assistant", "content": answer.content or None, **({"tool_calls": calls} if calls else {})}
+
+
+async def ask(talk, messages, **options):
+    return await talk.session.chat(ChatAsk(chat_messages(messages), SAMPLING, **options))
+
+
+async def ask_one(talk, messages, **options):
+    (answer,) = await ask(talk, messages, **options)
+    return answer
+
+
+async def test_a_conversation_is_one_sequence_of_the_tokens_that_were_sampled(talk_of):
+    talk = talk_of("qwen2_5", ["I am good!", "Ada"])
+    history = [user("How are you?")]
+    first = await ask_one(talk, history)
+    assert (first.content, first.thought, first.calls, first.finish_reason) == ("I am good!", None, (), "stop")
+    history += [said(first), user("Your name?")]
+    second = await ask_one(talk, history)
+    (sequence,) = talk.session.record().sequences
+    text = talk.tokenizer.decode(sequence.token_ids[sequence.is_action])
+    assert text == "I am good!<|im_end|>Ada<|im_end|>"
+    assert len(first.completion.token_ids) == len("I am good!") + 1  # byte by byte, and the end
+    assert (
+        sequence.token_ids[: -len(second.completion.token_ids)].tolist() == talk.engine.requests[1].prompt_ids.tolist()
+    )
+    assert sequence.parent is None
+    assert sorted(sequence.samplings) == [0, 1]
+
+
+async def test_what_a_client_serialises_otherwise_is_the_same_history(talk_of, tools):
+    call = (
+        "<think>\nWhich?\n</think>\n\nLet me  look.\n"
+        '<tool_call>\n{"name": "time", "arguments": {"place": "Oslo", "b": 1.0}}\n</tool_call>'
+    )
+    talk = talk_of("qwen2_5", [call, "Noon."])
+    first = await ask_one(talk, [user("What time is it?")], tools=tools)
+    assert first.thought == "Which?"
+    assert first.content == "Let me  look."
+    assert (first.calls[0].name, first.finish_reason) == ("time", "tool_calls")
+    changed = {
+        "role": "assistant",
+        "content": [{"type": "text", "text": " Let me look. "}],
+        "tool_calls": [
+            {"id": "other", "function": {"name": "time", "arguments": '{ "b":1,\n"place" : "Oslo" }'}},
+        ],
+        "audio": None,
+    }
+    tool = {"role": "tool", "tool_call_id": "other", "content": "12:00"}
+    await ask_one(talk, [user("What time is  it? "), changed, tool], tools=tools)
+    (sequence,) = talk.session.record().sequences
+    assert talk.tokenizer.decode(sequence.token_ids[sequence.is_action]) == f"{call}<|im_end|>Noon.<|im_end|>"
+
+
+async def test_an_edited_history_is_a_branch_that_trains_nothing_twice(talk_of, check_record):
+    talk = talk_of("qwen2_5", ["one", "two", "other", "again"])
+    history = [user("a")]
+    history += [said(await ask_one(talk, history)), user("b")]
+    history += [said(await ask_one(talk, history)), user("c")]
+    edited = [*history[:3], {"role": "assistant", "content": "TWO"}, user("c")]
+    await ask_one(talk, edited)
+    await ask_one(talk, [*history[:2], user("d")])
+    record = talk.session.record()
+    requests = talk.engine.requests
+    check_record(record, requests, talk.replies)
+    first, second, third = record.sequences
+    assert [s.num_actions for s in record.sequences] == [8, 6, 6]
+    assert first.parent is None
+    shared = len(requests[0].prompt_ids) + 4
+    for branch in (second, third):
+        assert branch.parent[0] == 0
+        assert branch.parent[1] >= shared
+        assert branch.fork_reason == "another request went on from turn 0"
+        assert not branch.is_action[:shared].any()
+        assert (branch.turn[: len(requests[0].prompt_ids)] == -1).all()
+        assert branch.turn[len(requests[0].prompt_ids)] == 0
+
+
+async def test_sub_agents_at_once_and_n_are_branches(talk_of, check_record):
+    talk = talk_of("qwen2_5", token_latency_s=0.001)
+    answers = await ask(talk, [user("a")], n=3)
+    assert len({answer.content for answer in answers}) == 3
+    follow = [ask_one(talk, [user("a"), said(answer), user(f"go {n}")]) for n, answer in enumerate(answers)]
+    system = {"role": "system", "content": "You help another agent."}
+    await asyncio.gather(*follow, ask_one(talk, [system, user("x")]), ask_one(talk, [system, user("y")]))
+    record = talk.session.record()
+    assert len(record.sequences) == 5
+    assert len(record.stop_reasons) == 8
+    assert len(record.conversations) == 5
+    assert sum(s.num_actions for s in record.sequences) == sum(map(len, talk.replies))
+    assert {turn for s in record.sequences for turn in s.samplings} == set(range(8))
+
+
+async def test_equal_answers_of_two_agents_are_continued_one_each(talk_of):
+    talk = talk_of("qwen2_5", ["same", "same", "left", "right"])
+    first, _ = await asyncio.gather(*[ask_one(talk, [user("a")]) for _ in range(2)])
+    history = [user("a"), said(first)]
+    await asyncio.gather(*[ask_one(talk, [*history, user("b")]) for _ in range(2)])
+    sequences = talk.session.record().sequences
+    assert [sorted(s.samplings) for s in sequences] == [[0, 2], [1, 3]]
+
+
+async def test_a_retry_is_given_the_same_answer(talk_of):
+    talk = talk_of("qwen2_5", token_latency_s=0.001)
+    question = ChatAsk(chat_messages([user("a")]), SAMPLING)
+    again = Asked(b"digest", is_retry=True)
+    first = asyncio.create_task(talk.session.chat(question, Asked(b"digest")))
+    await asyncio.sleep(0)
+    beside = asyncio.create_task(talk.session.chat(question, again))
+    assert await first is await beside is await talk.session.chat(question, again)
+    assert len(talk.engine.requests) == 1
+    await talk.session.chat(question, Asked(b"digest"))  # no retry: another agent asks the same
+    await talk.session.chat(question, Asked(b"digest", key="k"))
+    await talk.session.chat(question, Asked(b"digest", key="k"))
+    assert len(talk.engine.requests) == 3
+    with pytest.raises(KeyReusedError, match="'k'"):
+        await talk.session.chat(question, Asked(b"other", key="k"))
+
+
+async def test_a_request_that_nobody_waits_for_is_cancelled_and_leaves_nothing(talk_of):
+    talk = talk_of("qwen2_5", token_latency_s=60.0)
+    question = ChatAsk(chat_messages([user("a")]), SAMPLING, n=2)
+    first = asyncio.create_task(talk.session.chat(question, Asked(b"digest")))
+    second = asyncio.create_task(talk.session.chat(question, Asked(b"digest", is_retry=True)))
+    async with asyncio.timeout(30):
+        while talk.engine.num_running < 2:
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        assert talk.engine.num_running == 2
+        second.cancel()
+        while talk.engine.num_running:
+            await asyncio.sleep(0)
+    assert talk.session.record().sequences == ()
+    assert talk.session.num_turns == 0
+
+
+async def test_closing_ends_what_runs(talk_of):
+    talk = talk_of("qwen2_5", token_latency_s=60.0)
+    running = asyncio.create_task(ask_one(talk, [user("a")]))
+    async with asyncio.timeout(30):
+        while not talk.engine.num_running:
+            await asyncio.sleep(0)
+        await talk.session.close()
+        with pytest.raises(SessionClosedError):
+            await running
+    assert talk.engine.num_running == 0
+    with pytest.raises(SessionClosedError):
+        await ask_one(talk, [user("a")])
+
+
+async def test_calls_that_nobody_can_read_go_back_to_the_model(talk_of, tools):
+    bad = "<tool_call>\n{oops}\n</tool_call>"
+    good = '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
+    talk = talk_of("qwen2_5", [good + bad, bad])
+    first = await ask_one(talk, [user("a")], tools=tools)
+    assert [call.name for call in first.calls] == ["time"]
+    tool = {"role": "tool", "tool_call_id": first.calls[0].id, "content": "noon"}
+    history = [user("a"), said(first), tool]
+    second = await ask_one(talk, history, tools=tools)
+    shown = talk.prompts()[1]
+    assert shown.index("noon") < shown.index("a tool call wants the form")
+    assert (second.content, second.calls, second.finish_reason) == (bad, (), "stop")
+    await ask_one(talk, [*history, said(second), user("Why?")], tools=tools)
+    shown = talk.prompts()[2]
+    assert shown.count("a tool call wants the form") == 2
+    assert shown.rindex("a tool call wants the form") < shown.index("Why?")
+    assert len(talk.session.record().sequences) == 1
+
+
+async def test_what_a_request_may_use_is_bounded(talk_of):
+    talk = talk_of("qwen2_5", max_context=100)
+    await talk.session.chat(ChatAsk(chat_messages([user("a")]), replace(SAMPLING, max_tokens=4096)))
+    (request,) = talk.engine.requests
+    assert request.sampling.max_tokens == 100 - len(request.prompt_ids)
+    with pytest.raises(ContextLengthError, match="no room for an answer in a context of 100"):
+        await ask_one(talk, [user("a" * 200)])
+    assert talk.session.failure is None
+
+
+async def test_a_failed_engine_leaves_nothing_and_is_noted(talk_of):
+    talk = talk_of("qwen2_5", [Reply([1], None), EngineError("lost"), EngineError("lost")])
+    with pytest.raises(TrajectoryError, match="without logprobs"):
+        await ask_one(talk, [user("a")])
+    assert isinstance(talk.session.failure, TrajectoryError)
+    with pytest.raises(EngineError, match="lost"):
+        await ask(talk, [user("a")], n=2)
+    assert str(talk.session.failure) == "lost"
+    assert talk.session.num_turns == 0
+
+
+@pytest.mark.parametrize("kind", ["text", "ids"])
+async def test_raw_prompts_go_on_from_the_longest_context_known(talk_of, kind, check_record):
+    talk = talk_of("qwen2_5", [" 4", " 6", " 5"])
+    encode = talk.tokenizer.encode
+
+    async def go(prompt, answer=None, more=""):
+        if kind == "text":
+            whole = prompt + (answer.content if answer else "") + more
+            (got,) = await talk.session.complete(TextAsk(whole, SAMPLING))
+            return whole, got
+        ids = np.asarray([*prompt, *(answer.completion.token_ids if answer else []), *encode(more)], np.int32)
+        (got,) = await talk.session.complete(TextAsk(ids, SAMPLING))
+        return ids, got
+
+    begin = "2 + 2 =" if kind == "text" else encode("2 + 2 =")
+    prompt, first = await go(begin)
+    assert first.content == " 4"
+    await go(prompt, first, "\n3 + 3 =")
+    await go(prompt, first, "\n2 + 3 =")
+    record = talk.session.record()
+    check_record(record, talk.engine.requests, talk.replies)
+    assert [s.num_actions for s in record.sequences] == [6, 3]
+    assert talk.prompts()[1] == "2 + 2 = 4<|im_end|>\n3 + 3 ="
