@@ -17,6 +17,7 @@ from ..task import Task
 from .extras import import_extra
 
 _NOT_SHOWN = ("done", "reward", "metadata")
+_REFUSED = "code: VALIDATION_ERROR"
 _NO_SESSION = "step was called with no episode running; call reset first"
 
 
@@ -83,7 +84,12 @@ class OpenEnv(AsyncEnv):
         payload = self._payload(str(action))
         if isinstance(payload, str):
             return payload, 0.0, False, is_last, {}
-        result = await self._ask(self._client.step(payload))
+        try:
+            result = await self._ask(self._client.step(payload))
+        except ToolServerError as error:
+            if self._action_key or _REFUSED not in str(error):
+                raise
+            return f"Error: {error.__cause__}", 0.0, False, is_last, {}  # the model wrote it, and may mend it
         reward = 0.0 if result.reward is None and not result.done else result.reward
         if reward is None:
             raise RewardError(f"openenv/{self._url} ended an episode without a reward; None is not 0")

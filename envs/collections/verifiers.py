@@ -5,6 +5,7 @@ policy sampled in the place of a client's answer. Its coroutines run on a loop o
 """
 
 import asyncio
+import copy
 import hashlib
 import json
 from collections.abc import Coroutine, Sequence
@@ -39,6 +40,7 @@ class Verifiers(AsyncEnv):
         self._env: Any = None  # Any: the package's environment and state, dicts with types of many versions
         self._state: Any = None
         self._prompt: list[Message] = []
+        self._shown: list[Message] = []  # the same as the policy has seen it, whatever is done to it since
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:
         """Return the rows of the dataset for a split, shuffled by the seed where they are trained on."""
@@ -65,7 +67,7 @@ class Verifiers(AsyncEnv):
         self._env = await asyncio.to_thread(load_env, self._name, self._env_args)
         self._state = await self._run(self._begun(dict(task.data)))
         tools = list(self._state.get("oai_tools") or ())
-        return list(self._prompt), ({"tools": tools} if tools else {})
+        return list(self._shown), ({"tools": tools} if tools else {})
 
     async def step(self, action: str) -> StepResult:
         """Give the environment what was written; at the end its rubric scores all of it."""
@@ -99,7 +101,7 @@ class Verifiers(AsyncEnv):
         state = await self._env.setup_state(state)
         if await self._env.is_completed(state):
             raise EnvError(f"it is over before its first turn, by {state.get('stop_condition')!r}")
-        self._prompt = await self._env.get_prompt_messages(state)
+        self._keep(await self._env.get_prompt_messages(state))
         return state
 
     async def _answered(self, action: str) -> list[Message] | None:
@@ -113,10 +115,13 @@ class Verifiers(AsyncEnv):
         if state.get("final_env_response") is not None:
             await env.is_completed(state)
             return None
-        if prompt[: len(self._prompt)] != self._prompt or len(prompt) <= said:
+        if prompt[: len(self._shown)] != self._shown or len(prompt) <= said:
             raise EnvError("it rewrites what was said before, which cannot be shown to a policy token for token")
-        self._prompt = prompt
-        return list(prompt[said:])
+        self._keep(prompt)
+        return self._shown[said:]
+
+    def _keep(self, prompt: list[Message]) -> None:
+        self._prompt, self._shown = prompt, copy.deepcopy(prompt)
 
 
 def _completion(action: str, has_tools: bool) -> Any:

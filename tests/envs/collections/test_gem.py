@@ -57,5 +57,5 @@ def test_it_is_a_proper_environment() -> None:
 def test_wrong_names_and_options() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'game:GuessTheNumber-v0-easy'"):
         resolve("gem/game:GuessTheNumber-v0-esy", {})
-    with pytest.raises(ConfigError, match="takes no argument 'max_turn'. Did you mean 'max_turns'"):
+    with pytest.raises(ConfigError, match=r"takes no argument 'max_turn'\. Did you mean 'max_turns'"):
         resolve(EASY, {"max_turn": 1})()
