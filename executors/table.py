@@ -92,7 +92,7 @@ class Table:
         for other, inbox in enumerate(self._inboxes):
             if other != side:
                 # At a limit of the run nobody has won.
-                stopped = ("", 0.0, False, True, {})
+                stopped: tuple[Any, ...] = ("", 0.0, False, True, {})
                 inbox.put_nowait(stopped if failure is None else EnvError(f"side {side} failed: {failure.message}"))
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ class Table:
 
     def _tell(self, observation: object, info: Mapping[str, Any]) -> None:
         side = info.get("side")
-        if side not in range(len(self._inboxes)):
+        if not isinstance(side, int) or side not in range(len(self._inboxes)):
             raise EnvError(
                 f"info['side'] is {side!r}; wanted the side whose turn is next, 0 to {len(self._inboxes) - 1}"
             )

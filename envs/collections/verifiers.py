@@ -148,15 +148,11 @@ def _completion(action: str, has_tools: bool) -> Any:
 
 
 def _task(name: str, split: Split, number: int, row: dict[str, Any]) -> Task:
-    prompt = [{key: value for key, value in message.items() if value is not None} for message in row["prompt"]]
+    # Arrow gives every message every key; those that are null were not there.
+    prompt: list[Any] = [{key: value for key, value in said.items() if value is not None} for said in row["prompt"]]
     digest = hashlib.sha256(json.dumps([prompt, row.get("answer")], default=str).encode()).hexdigest()[:10]
-    data = {**row, "prompt": prompt}
-    return Task(
-        id=f"verifiers/{name}/{split}/{number}-{digest}",
-        prompt=list(prompt),
-        label=row.get("answer"),
-        data=data,  # type: ignore[arg-type]
-    )
+    task_id = f"verifiers/{name}/{split}/{number}-{digest}"
+    return Task(id=task_id, prompt=prompt, label=row.get("answer"), data={**row, "prompt": prompt})
 
 
 def _is_held_out(prompt: object) -> bool:

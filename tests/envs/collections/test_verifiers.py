@@ -200,7 +200,7 @@ def test_what_cannot_be_is_refused(sums) -> None:
         resolve("verifiers/no-such-thing", {}).tasks("train", 0)
     with pytest.raises(ConfigError, match=r"compares attempts with each other \(best\)"):
         sums(kind="group").tasks("train", 0)
-    with pytest.raises(ConfigError, match="cannot be loaded: .*unexpected keyword argument 'colour'"):
+    with pytest.raises(ConfigError, match=r"cannot be loaded: .*unexpected keyword argument 'colour'"):
         sums(colour=1).tasks("train", 0)
     with pytest.raises(EnvError, match="takes its own tasks only"):
         asyncio.run(sums()().reset(seed=1))
