@@ -15,8 +15,8 @@ def import_extra(module: str, collection: str, extra: str) -> ModuleType:
     Raises:
         MissingPackageError: It cannot be imported; names the extra that installs it.
     """
-    if module in sys.modules:
-        return sys.modules[module]
+    if (known := sys.modules.get(module)) is not None:
+        return known
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:

@@ -8,6 +8,7 @@ import pytest
 from turngym.agents.base import Sampling
 from turngym.envs.base import AsyncEnv
 from turngym.envs.factory import EnvFactory
+from turngym.envs.resolution import resolve
 from turngym.envs.task import Task
 from turngym.errors import EngineDeadError
 from turngym.executors.engines.scripted import ScriptedEngine
@@ -179,3 +180,24 @@ async def test_what_is_no_game_is_told(count, play):
     zero, one = await play(Lost, {0: "a", 1: "."})
     assert "wanted the side whose turn is next" in zero.failure.message
     assert one.failure.kind is FailureKind.ENV
+
+
+async def test_a_game_of_textarena_by_both_sides(multi_turn):
+    pytest.importorskip("textarena", reason="needs the package: pip install 'turngym[textarena]'")
+    factory = resolve("textarena/TicTacToe-v0", {"sides": "both"})
+    moves = {0: ["[4]", "[3]", "[5]"], 1: ["[0]", "[1]"]}
+
+    def script(request):
+        _, attempt, turn = request.name.rsplit("/", 2)
+        return list(moves[int(attempt)][int(turn)].encode())
+
+    engine = ScriptedEngine(script, max_context=4096)
+    task = factory.tasks("train", 0)[0]
+    seats = lambda attempt: nullcontext(engine)  # noqa: E731
+    zero, one = await run_attempts(multi_turn(factory), task, (0, 1), seats, SAMPLING)
+    assert (zero.failure, one.failure) == (None, None)
+    assert (sampled(zero), sampled(one)) == ("[4][3][5]", "[0][1]")
+    assert (zero.rewards_per_turn.tolist(), one.rewards_per_turn.tolist()) == ([0.0, 0.0, 1.0], [0.0, -1.0])
+    assert (zero.score, one.score) == (1.0, 0.0)
+    assert "You are Player 0" in shown(zero)
+    assert "You are Player 1" not in shown(zero)
