@@ -19,7 +19,7 @@ from .failures import TRANSIENT
 from .multi_turn import MultiTurn
 from .retry import SeedFor, pause_s
 from .table import Table
-from .trajectory import EndReason, Failure, Trajectory
+from .trajectory import EndReason, Failure, FailureKind, Trajectory
 
 if TYPE_CHECKING:
     from .tree import SeatOf
@@ -98,8 +98,12 @@ async def play(
 
 
 def _as_one(trajectories: list[Trajectory], failed: int | None) -> list[Trajectory]:
-    """Let all sides fail with the one that kept the game from its end."""
-    if failed is None:
+    """Let all sides fail with the one that kept the game from its end, or with any: half a game is none.
+
+    A side that had no turn fails alone. Were games drawn anew for it, short ones would be rarer than they are.
+    """
+    failures = [t.failure for t in trajectories if t.failure is not None and t.failure.kind is not FailureKind.NO_TURN]
+    if not failures:
         return trajectories
-    failure = trajectories[failed].failure
+    failure = failures[0] if failed is None else trajectories[failed].failure
     return [replace(t, end_reason=EndReason.FAILED, failure=failure) for t in trajectories]

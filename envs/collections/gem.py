@@ -35,8 +35,11 @@ class Gem(Env):
         _check_options(env, known[env].entry_point, options)
         self._name = env
         self._random = PrivateRandom()
-        with self._random.in_place():
-            self._env = import_extra("gem", "gem", "gem").make(env, **options)
+        try:
+            with self._random.in_place():
+                self._env = import_extra("gem", "gem", "gem").make(env, **options)
+        except Exception as error:  # no data set, no tool, a wrong option
+            raise ConfigError(f"gem/{env} cannot be made: {type(error).__name__}: {error}") from error
         self._is_running = False
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:

@@ -49,7 +49,7 @@ class TextArena(Env):
         self._random = PrivateRandom()
         self._env = _made(game, options, self._random)
         self._num_players = _num_players(self._env, self._name, self._random)
-        _check(self._name, self._num_players, sides, opponent, player)
+        _check(self._name, self._num_players, sides, opponent or opponent_model, player)
         self._are_both_ours = sides == "both"
         self._opponent: Opponent | None = None if opponent is None else load_opponent(opponent, opponent_model)
         self._fixed_player = player

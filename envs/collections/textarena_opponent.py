@@ -32,10 +32,12 @@ def load_opponent(name: str, model: str | None) -> Opponent:
     """Return the opponent that a name or URL stands for.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is neither, or a function was given with a model.
     """
     if name.startswith(("http://", "https://")):
         return _ServedOpponent(name, model)
+    if model is not None:
+        raise ConfigError(f"opponent_model {model!r} is for an opponent behind a URL, got {name!r}")
     found = import_attribute(name)
     if inspect.isclass(found):
         found = found()

@@ -65,7 +65,7 @@ class Verifiers(AsyncEnv):
                 f"verifiers/{self._name} takes its own tasks only: reset(options={{'task': env.tasks(...)[0]}})"
             )
         self._env = await asyncio.to_thread(load_env, self._name, self._env_args)
-        self._state = await self._run(self._begun(dict(task.data)))
+        await self._run(self._begin(dict(task.data)))
         tools = list(self._state.get("oai_tools") or ())
         return list(self._shown), ({"tools": tools} if tools else {})
 
@@ -96,13 +96,15 @@ class Verifiers(AsyncEnv):
         except Exception as error:
             raise EnvError(f"verifiers/{self._name} failed: {type(error).__name__}: {error}") from error
 
-    async def _begun(self, row: dict[str, Any]) -> Any:
-        state = await self._env.init_state(row, client=None, model="policy", sampling_args={})
-        state = await self._env.setup_state(state)
-        if await self._env.is_completed(state):
-            raise EnvError(f"it is over before its first turn, by {state.get('stop_condition')!r}")
-        self._keep(await self._env.get_prompt_messages(state))
-        return state
+    async def _begin(self, row: dict[str, Any]) -> None:
+        # Kept at once, so that what was set up is cleaned up whatever fails.
+        self._state = await self._env.init_state(row, client=None, model="policy", sampling_args={})
+        self._state = await self._env.setup_state(self._state)
+        if await self._env.is_completed(self._state):
+            reason = self._state.get("stop_condition")
+            self._state = None  # it has cleaned up
+            raise EnvError(f"verifiers/{self._name} is over before its first turn, by {reason!r}")
+        self._keep(await self._env.get_prompt_messages(self._state))
 
     async def _answered(self, action: str) -> list[Message] | None:
         """Return what the environment answers; None at the end."""

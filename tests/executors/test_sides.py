@@ -170,8 +170,10 @@ async def test_where_one_side_meets_a_limit_nobody_has_won(count, play):
 
 
 async def test_what_is_no_game_is_told(count, play):
-    zero, _ = await play(count, {0: "a", 1: "."}, kwargs={"rewards": [1.0]})
-    assert "wanted one for each of 2 sides" in zero.failure.message
+    for rewards, says in (([1.0], "wanted one for each of 2 sides"), ([1.0, float("nan")], "wanted a finite number")):
+        zero, one = await play(count, {0: "a", 1: "."}, kwargs={"rewards": rewards})
+        assert says in zero.failure.message
+        assert zero.failure == one.failure
 
     class Lost(count):
         async def reset(self, *, seed=None, options=None):

@@ -81,5 +81,5 @@ def test_sides_of_a_game_cannot_be_sampled_in_step():
     check_sides(settings, EnvFactory("Game", Game, {"low": 1}))
     check_sides(parse_train(GUESS.split()), EnvFactory("Game", Game))
     for env in (EnvFactory("Game", Game), EnvFactory("Mixture", Guess, members={"game": EnvFactory("Game", Game)})):
-        with pytest.raises(ConfigError, match="sides of a game .* move one after the other"):
+        with pytest.raises(ConfigError, match=r"sides of a game .* move one after the other"):
             check_sides(settings, env)

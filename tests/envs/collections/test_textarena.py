@@ -165,6 +165,12 @@ def test_an_opponent_behind_a_url() -> None:
         ("TicTacToe-v0", {}, ConfigError, "give the other side with --agent_args.opponent"),
         ("TicTacToe-v0", {"sides": "all"}, ConfigError, "sides wants one of 'one', 'both'"),
         ("TicTacToe-v0", {"sides": "both", "player": 1}, ConfigError, "takes neither opponent nor player"),
+        (
+            "TicTacToe-v0",
+            {"opponent": "math:sin", "opponent_model": "m"},
+            ConfigError,
+            "is for an opponent behind a URL",
+        ),
         ("TicTacToe-v0", {"opponent": "math:pi"}, ConfigError, "wanted a function from a text to a move"),
         ("TicTacToe-v0", {"sides": "both", "size": 4}, ConfigError, "does not take {'size': 4}"),
         ("GuessTheNumber-v0", {"sides": "both"}, ConfigError, "has one player"),
