@@ -105,7 +105,7 @@ class OpenEnv(AsyncEnv):
     async def _ask(self, asking: Any) -> Any:
         try:
             return await asking
-        except (OSError, RuntimeError, TimeoutError, ValueError) as error:
+        except Exception as error:  # of the package, of its sockets, and what the server says in words
             raise ToolServerError(f"openenv/{self._url} gave no answer: {type(error).__name__}: {error}") from error
 
     async def _only_text_field(self) -> str:
@@ -130,7 +130,7 @@ class OpenEnv(AsyncEnv):
             return {self._action_key: action}
         try:
             found = json.loads(action[action.index("{") : action.rindex("}") + 1])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return f"Error: that is no JSON object ({error}). Write the action as one."
         return found if isinstance(found, dict) else "Error: that is no JSON object. Write the action as one."
 
