@@ -33,6 +33,10 @@ class EnvUnavailableError(EnvError):
     """An environment could not be used in time: its kind is failing, or too many wait for it."""
 
 
+class NoTurnError(EnvError):
+    """A game was over before one of its sides had a turn; that side has nothing to learn from."""
+
+
 class ToolServerError(EnvError):
     """A server of tools or environments is down, or answers what its protocol does not know; never a reward of 0."""
 

@@ -4,7 +4,7 @@ An observation is what the model reads next, an action is what it wrote. `termin
 end, `truncated` is a limit; the learner knows the difference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, SupportsFloat, runtime_checkable
 
 import gymnasium
@@ -64,6 +64,15 @@ class _TaskSource:
     wants_query: ClassVar[bool] = False
     needs_dataset: ClassVar[bool] = False  # its tasks come from a dataset: it has none of its own
     family: ClassVar[str | None] = None  # shares a limit and a weight with all of that name; by default the class's
+
+    @classmethod
+    def num_sides(cls, kwargs: Mapping[str, Any]) -> int:
+        """Say how many episodes of the policy one environment is, made with these arguments; by default one.
+
+        Several are the sides of a game. `info["side"]` of `reset` and `step` then says whose turn is next, the
+        observation is for that side, and the last `info` holds `rewards`, one for each side.
+        """
+        return 1
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:
         """Return this environment's own tasks; by default endless ones that are only seeds.

@@ -73,6 +73,9 @@ def _list(_: argparse.Namespace) -> int:
         except ImportError as error:  # an optional package is not installed
             print(f"\n{name}/... ({error})")
             continue
+        if COLLECTIONS[name].is_open:
+            print(f"\n{name}/... (such as {name}/{members[0]})")
+            continue
         print(f"\n{name}/... ({len(members)} environments)")
         print(_in_columns(members))
     return 0

@@ -127,7 +127,7 @@ def _task(table: Table, number: int, input_key: str, label_key: str | None, temp
         prompt = value if template is None else template.format(value)
     else:
         prompt = [_without_nulls(message) for message in value]  # type: ignore[misc]  # checked when loaded
-    label = None if label_key is None else (value if label_key == input_key else row.pop(label_key))
+    label = None if label_key is None else (value if label_key == input_key else row[label_key])
     content = hashlib.sha256(json.dumps([prompt, label], default=str).encode()).hexdigest()[:10]
     return Task(id=f"{table.short_name}/{number}-{content}", prompt=prompt, label=label, data=row)
 

@@ -56,6 +56,11 @@ class EnvFactory:
             return any(member.can_fork for member in self.members.values())
         return self.env_class.fork not in (AsyncEnv.fork, Env.fork)
 
+    @property
+    def num_sides(self) -> int:
+        """How many episodes one environment is; see `Env.num_sides`. Of a mixture ask its members."""
+        return self.env_class.num_sides(self.kwargs)
+
     def tasks(self, split: Split, seed: int, given: Sequence[Task] | None = None) -> Sequence[Task]:
         """Return the environment's own tasks, or those of a dataset, which are `given`; a mixture may have both."""
         if self.members:

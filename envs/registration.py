@@ -49,15 +49,21 @@ class Collection:
         target: The class, as "module:Class".
         parameter: Its keyword argument that receives NAME.
         names: Lists the names; may import the library behind it.
+        is_open: It takes other names too, which only the class can tell from wrong ones.
     """
 
     target: str
     parameter: str
     names: Callable[[], Iterable[str]]
+    is_open: bool = False
 
 
 COLLECTIONS: Registry[Collection] = Registry("environment collection")
+COLLECTIONS.register_lazy("gem", "turngym.envs.collections.gem:COLLECTION")
+COLLECTIONS.register_lazy("openenv", "turngym.envs.collections.openenv:COLLECTION")
 COLLECTIONS.register_lazy("reasoning_gym", "turngym.envs.builtin.reasoning_gym:COLLECTION")
+COLLECTIONS.register_lazy("textarena", "turngym.envs.collections.textarena:COLLECTION")
+COLLECTIONS.register_lazy("verifiers", "turngym.envs.collections.verifiers:COLLECTION")
 
 
 @dataclass(frozen=True)

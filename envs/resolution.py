@@ -39,13 +39,13 @@ def find(spec: str, kwargs: dict[str, Any]) -> EnvFactory:
     if colon and location.endswith(".py"):
         file = Path(location).expanduser().resolve()
         return EnvFactory(spec, f"{file}:{attribute}", kwargs, folder)
-    if colon:
-        return EnvFactory(spec, spec, kwargs, folder)
     if spec.endswith(".py"):
         raise ConfigError(f"{spec!r} names a file but no class; write {spec + ':MyEnv'!r}")
     collection_name, slash, name = spec.partition("/")
-    if slash and collection_name in COLLECTIONS:
+    if slash and collection_name in COLLECTIONS:  # their names may hold colons
         return _from_collection(spec, COLLECTIONS[collection_name], name, kwargs)
+    if colon:
+        return EnvFactory(spec, spec, kwargs, folder)
     entry = gymnasium_registry[full_id(spec)]
     target = entry.entry_point.target if isinstance(entry.entry_point, GymnasiumEntry) else entry.entry_point
     return EnvFactory(spec, target, {**entry.kwargs, **kwargs}, folder)  # type: ignore[arg-type]  # env_class checks it
@@ -57,8 +57,7 @@ def takes_remote_url(spec: str) -> bool:
 
 
 def _from_collection(spec: str, collection: Collection, name: str, kwargs: dict[str, Any]) -> EnvFactory:
-    names = list(collection.names())
-    if name not in names:
+    if not collection.is_open and name not in (names := list(collection.names())):
         raise UnknownNameError(f"unknown environment {spec!r}.{nearest(name, names)}")
     if collection.parameter in kwargs:
         raise ConfigError(f"environment {spec!r}: {collection.parameter} is already given by its name")

@@ -1,28 +1,29 @@
 """Finds the reward function behind `--reward.remote_url`, and runs a user's file off the event loop."""
 
-import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from ..errors import ConfigError, DeadlineError, RewardError, TurnGymError
+from ..errors import ConfigError, RewardError
 from ..registry import nearest
 from ..source_file import import_file
-from .daemon_threads import DaemonThreads
-from .loop_thread import LoopThread
 from .reward import Reward, RewardFunction, parse_rewards
+from .task import Task
+from .trl_rewards import TrlReward, trl_functions
+from .user_calls import UserCalls
 
-MAX_THREADS = 64
+AnyReward = RewardFunction | TrlReward
 
 
 @cache
-def load_reward(remote_url: str, *, timeout_s: float = 180.0) -> RewardFunction:
-    """Return the reward function behind `--reward.remote_url`, one per process.
+def load_reward(remote_url: str, *, timeout_s: float = 180.0) -> AnyReward:
+    """Return the reward function behind `--reward.remote_url`, one per process; `reward_of` calls either kind.
 
     Raises:
-        ConfigError: It is neither a Python file with `reward_func` nor a list of HTTP URLs.
+        ConfigError: It is neither a Python file with `reward_func` (or `reward_funcs`) nor a list of HTTP URLs.
     """
     parts = [part.strip() for part in remote_url.split(",") if part.strip()]
     if parts and all(part.startswith(("http://", "https://")) for part in parts):
@@ -31,54 +32,53 @@ def load_reward(remote_url: str, *, timeout_s: float = 180.0) -> RewardFunction:
         return HttpReward(parts, timeout_s=timeout_s)
     if len(parts) != 1 or not parts[0].endswith(".py"):
         raise ConfigError(f"a reward function is one .py file or http(s) URLs, got {remote_url!r}")
-    return FileReward(parts[0], timeout_s=timeout_s)
+    source = str(Path(parts[0]).expanduser().resolve())
+    module = import_file(source)
+    if functions := trl_functions(module):
+        return TrlReward(source, functions, getattr(module, "reward_weights", None), timeout_s=timeout_s)
+    return FileReward(source, timeout_s=timeout_s)
+
+
+async def reward_of(function: AnyReward, task: Task, answer: str, prompt: str, query: str) -> Reward:
+    """Score one finished text, whichever contract the function has.
+
+    Args:
+        function: As `load_reward` returns it.
+        task: What was to be done.
+        answer: The model's, without special tokens.
+        prompt: All that stands before the answer, special tokens kept.
+        query: The whole text, special tokens kept.
+
+    Raises:
+        RewardError: There is not one reward.
+    """
+    if isinstance(function, TrlReward):
+        return (await function.score([task], [answer]))[0]
+    # OpenRLHF passes "" where no label column is named; files written for it rely on that.
+    rewards = await function([query], [prompt], ["" if task.label is None else task.label])
+    if len(rewards) != 1:
+        raise RewardError(f"wanted one reward for one query, got {len(rewards)}")
+    return rewards[0]
 
 
 class FileReward:
-    """`reward_func(queries, prompts, labels)` of a Python file, run off the caller's event loop.
-
-    Plain functions run in threads; coroutines on one loop of their own, so that one that blocks by
-    mistake holds up no generation.
-    """
+    """`reward_func(queries, prompts, labels)` of a Python file, run off the caller's event loop."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
         self._source = str(Path(path).expanduser().resolve())
-        self._timeout_s = timeout_s
-        module = import_file(path)
-        function = getattr(module, "reward_func", None)
-        if not callable(function):
-            suggestion = nearest("reward_func", [n for n, v in vars(module).items() if inspect.isfunction(v)])
-            raise ConfigError(f"{self._source!r} defines no reward_func(queries, prompts, labels).{suggestion}")
-        self._function: Callable[..., Any] = function
-        self._threads = DaemonThreads(MAX_THREADS, "turngym-reward")
-        self._loop = LoopThread("turngym-reward-loop")
+        self._function = _reward_func(import_file(path), self._source)
+        self._calls = UserCalls(timeout_s)
 
     async def __call__(self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> list[Reward]:
         """Call the function and check what it returns."""
         arguments = (list(queries), list(prompts), list(labels))
-        what = f"reward_func of {self._source!r}"
-        try:
-            if inspect.iscoroutinefunction(self._function):
-                returned = await self._await(self._function(*arguments), what)
-            else:
-                returned = await self._threads.call(self._function, *arguments, timeout_s=self._timeout_s, what=what)
-                if inspect.isawaitable(returned):  # functools.partial and decorators hide a coroutine function
-                    returned = await self._await(returned, what)
-        except TurnGymError:
-            raise
-        except Exception as error:
-            raise RewardError(f"{what} raised {type(error).__name__}: {error}") from error
-        return parse_rewards(returned, len(arguments[0]), self._source)
+        returned = await self._calls.call(self._function, *arguments, what=f"reward_func of {self._source!r}")
+        return parse_rewards(returned, len(queries), self._source)
 
-    async def _await(self, awaitable: Awaitable[Any], what: str) -> Any:
-        async def wait() -> Any:
-            return await awaitable
 
-        future = asyncio.wrap_future(self._loop.submit(wait()))
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await future
-        except TimeoutError as error:
-            if not future.cancelled():
-                raise  # the function's own
-            raise DeadlineError(f"{what} took longer than its deadline of {self._timeout_s:g} s") from error
+def _reward_func(module: ModuleType, source: str) -> Callable[..., Any]:
+    function: Callable[..., Any] | None = getattr(module, "reward_func", None)
+    if not callable(function):
+        suggestion = nearest("reward_func", [n for n, v in vars(module).items() if inspect.isfunction(v)])
+        raise ConfigError(f"{source!r} defines no reward_func(queries, prompts, labels).{suggestion}")
+    return function

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Sequence
 from enum import StrEnum
 
-from ..errors import EngineDeadError, EnvUnavailableError, GraderError, RewardError, TrajectoryError
+from ..errors import EngineDeadError, EnvUnavailableError, GraderError, NoTurnError, RewardError, TrajectoryError
 from .trajectory import Failure, FailureKind, Trajectory
 
 
@@ -23,6 +23,7 @@ _KINDS: dict[Stage, tuple[tuple[type[Exception], FailureKind], ...]] = {
         (GraderError, FailureKind.GRADER),
         (RewardError, FailureKind.REWARD),
         (EnvUnavailableError, FailureKind.ENV_UNAVAILABLE),
+        (NoTurnError, FailureKind.NO_TURN),
         (TimeoutError, FailureKind.ENV_TIMEOUT),
         (Exception, FailureKind.ENV),
     ),

@@ -43,6 +43,7 @@ class FailureKind(StrEnum):
     ENV = "env"  # the environment raised or broke its contract
     ENV_TIMEOUT = "env_timeout"
     ENV_UNAVAILABLE = "env_unavailable"  # it had to wait too long for the environment
+    NO_TURN = "no_turn"  # a game was over before this side of it had a turn
     REWARD = "reward"  # the reward function raised, or gave no finite number
     GRADER = "grader"  # no verdict in time
     TEMPLATE = "template"  # the messages cannot be rendered

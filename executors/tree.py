@@ -19,6 +19,7 @@ from .episode import Episode
 from .failures import EpisodeError
 from .multi_turn import MultiTurn
 from .retry import SeedFor, retrying
+from .sides import num_sides, run_games
 from .trajectory import EndReason, Failure, FailureKind, Trajectory
 
 SeatOf = Callable[[int], AbstractContextManager[Generator]]
@@ -50,6 +51,18 @@ async def run_attempts(
         max_retries: As `retrying` takes it.
         backoff_s: As `retrying` takes it.
     """
+    if (sides := num_sides(executor.env_factory, task)) > 1:
+        return await run_games(
+            executor,
+            task,
+            attempts,
+            sides,
+            seat_of,
+            sampling,
+            seed_for,
+            max_retries=max_retries,
+            backoff_s=backoff_s,
+        )
 
     async def by_itself(attempt: int, first: Trajectory | None = None) -> Trajectory:
         with seat_of(attempt) as generator:

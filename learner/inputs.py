@@ -13,6 +13,7 @@ from ..errors import ConfigError, DataError
 from ..executors.pools.from_options import parse_resources, parse_weights
 from ..registry import nearest
 from .option_branches import check_can_fork
+from .option_determinism import check_sides
 from .option_pairs import check_pairs, complaints
 from .option_ranges import check_ranges
 from .plan import plan_batches
@@ -43,6 +44,7 @@ def check_inputs(settings: TrainSettings) -> Inputs:
     model = check_model(settings.actor.model_name_or_path, "--actor.model_name_or_path")
     env = _environment(settings)
     check_can_fork(settings, env)
+    check_sides(settings, env)
     _check_weights(weights, env)
     tasks = _tasks(settings, env)
     if settings.data.max_samples < len(tasks):

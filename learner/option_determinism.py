@@ -1,5 +1,6 @@
 """Whether runs can be repeated with these options; torch-free, so that a mistake shows at once."""
 
+from ..envs.factory import EnvFactory
 from ..errors import ConfigError
 from .settings import TrainSettings
 
@@ -18,6 +19,15 @@ def check_determinism(settings: TrainSettings) -> None:
         raise ConfigError(
             f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}: a step takes what finishes first, "
             f"which {promise}; leave one out"
+        )
+
+
+def check_sides(settings: TrainSettings, env: EnvFactory) -> None:
+    """Refuse games whose sides wait for each other where all attempts are to be sampled in step."""
+    if settings.train.full_determinism_enable and any(each.num_sides > 1 for each in env.members.values() or [env]):
+        raise ConfigError(
+            f"--train.full_determinism_enable samples all attempts in step, and sides of a game ({env.spec!r}) move "
+            "one after the other; leave it out, or give the other side to an opponent"
         )
 
 

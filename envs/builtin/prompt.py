@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import ConfigError, EnvError, RewardError
+from ...errors import ConfigError, EnvError
 from ..base import Action, AsyncEnv, StepResult
 from ..messages import Message, Observation, RawText
-from ..rewards import load_reward
+from ..rewards import load_reward, reward_of
 from ..task import Split, Task
 
 
@@ -56,12 +56,7 @@ class Prompt(AsyncEnv):
         if self._reward is None:
             return "", 0.0, True, False, {}
         prompt, query = _prompt_and_query(task, action)
-        # OpenRLHF passes "" where no label column is named; files written for it rely on that.
-        label = "" if task.label is None else task.label
-        rewards = await self._reward([query], [prompt], [label])
-        if len(rewards) != 1:
-            raise RewardError(f"wanted one reward for one query, got {len(rewards)}")
-        reward = rewards[0]
+        reward = await reward_of(self._reward, task, str(action), prompt, query)
         return "", reward.reward, True, False, {"score": reward.score, "extra_logs": reward.extra_logs}
 
 

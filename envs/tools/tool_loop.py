@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import ConfigError, EnvError, RewardError
+from ...errors import ConfigError, EnvError
 from ..base import Action, AsyncEnv, StepResult
 from ..messages import Message, Observation
 from ..reward import Reward
-from ..rewards import load_reward
+from ..rewards import load_reward, reward_of
 from ..task import Split, Task
 from .calls import ParsedAnswer
 from .json_calls import JSON_CALLS
@@ -64,12 +64,7 @@ class ToolLoop(AsyncEnv, ABC):
         if self._reward_func is None:
             return 0.0
         prompt = _text_of(self.task.prompt)
-        # OpenRLHF passes "" where no label column is named; files written for it rely on that.
-        label = "" if self.task.label is None else self.task.label
-        rewards = await self._reward_func([prompt + answer], [prompt], [label])
-        if len(rewards) != 1:
-            raise RewardError(f"wanted one reward for one query, got {len(rewards)}")
-        return rewards[0]
+        return await reward_of(self._reward_func, self.task, answer, prompt, prompt + answer)
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:
         """Refuse: tasks come from a dataset, or from a subclass."""

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ...agents.tokenizer import Codec, load_tokenizer
-from ...envs.reward import RewardFunction
-from ...envs.rewards import load_reward
-from ...errors import ConfigError, RewardError, TurnGymError
+from ...envs.rewards import AnyReward, load_reward, reward_of
+from ...errors import ConfigError, TurnGymError
 from ..failures import Stage, failure_of
 from ..store import Complain, TrajectoryStore
 from ..trajectory import EndReason, Trajectory
@@ -73,7 +72,7 @@ def rescore(run: Path, selection: Selection, options: RescoreOptions, complain: 
     return 1 if tally.pairs and all(pair.new is None for pair in tally.pairs) else 0
 
 
-async def _scored(episodes: Sequence[Recorded], reward: RewardFunction, codec: Codec, tally: Tally) -> list[Recorded]:
+async def _scored(episodes: Sequence[Recorded], reward: AnyReward, codec: Codec, tally: Tally) -> list[Recorded]:
     """Return the episodes with their new rewards; those without a completion to score as they are."""
     limit = asyncio.Semaphore(MOST_AT_ONCE)
 
@@ -94,19 +93,16 @@ async def _scored(episodes: Sequence[Recorded], reward: RewardFunction, codec: C
     ]
 
 
-async def rescored(trajectory: Trajectory, reward: RewardFunction, codec: Codec) -> Trajectory:
+async def rescored(trajectory: Trajectory, reward: AnyReward, codec: Codec) -> Trajectory:
     """Return an episode with a new reward, on its last turn, or as failed.
 
     The function sees what the environment `Prompt` would show it: as query all text up to the end of the last
     completion, as prompt all before that completion, so that nothing but the model's last words is the answer.
     """
     prompt, query = _prompt_and_query(trajectory, codec)
-    label = "" if trajectory.task.label is None else trajectory.task.label
     last = trajectory.num_turns - 1
     try:
-        rewards = await reward([query], [prompt], [label])
-        if len(rewards) != 1:
-            raise RewardError(f"wanted one reward for one query, got {len(rewards)}")
+        new = await reward_of(reward, trajectory.task, _answer(trajectory), prompt, query)
     except TurnGymError as error:
         failure = failure_of(error, Stage.ENV, last)
         return replace(
@@ -118,10 +114,8 @@ async def rescored(trajectory: Trajectory, reward: RewardFunction, codec: Codec)
             extra_logs={},
         )
     per_turn = np.zeros(last + 1)
-    per_turn[last] = rewards[0].reward
-    return replace(
-        trajectory, rewards_per_turn=per_turn, score=rewards[0].score, extra_logs=dict(rewards[0].extra_logs)
-    )
+    per_turn[last] = new.reward
+    return replace(trajectory, rewards_per_turn=per_turn, score=new.score, extra_logs=dict(new.extra_logs))
 
 
 def _is_scorable(trajectory: Trajectory) -> bool:
@@ -139,6 +133,12 @@ def _prompt_and_query(trajectory: Trajectory, codec: Codec) -> tuple[str, str]:
         end, answer = int(np.count_nonzero(sequence.turn < last)), sequence.token_ids[:0]
     query = codec.decode(sequence.token_ids[:end])
     return query.removesuffix(codec.decode(answer)), query
+
+
+def _answer(trajectory: Trajectory) -> str:
+    """Return the model's last words, without special tokens."""
+    said = [message["content"] for message in trajectory.messages if message["role"] == "assistant"]
+    return said[-1] if said and isinstance(said[-1], str) else ""
 
 
 def _new_folder(name: str, recording: Recording) -> Path:

@@ -23,6 +23,7 @@ FAILURE_STAGES = {
     FailureKind.ENV: (Stage.ENVIRONMENT, "run `turngym envs check` on the environment"),
     FailureKind.ENV_TIMEOUT: (Stage.ENVIRONMENT, "make its steps quicker, or raise --env_pool.timeout_s"),
     FailureKind.ENV_UNAVAILABLE: (Stage.ENVIRONMENT, "mend what its message names, or give it more room (--env_pool)"),
+    FailureKind.NO_TURN: (Stage.ENVIRONMENT, "look at games that end before each side has had a turn"),
     FailureKind.FORK_REFUSED: (Stage.ENVIRONMENT, "look at what the model's programs do before --rollout.branch_at"),
     FailureKind.REWARD: (Stage.REWARD, "call the reward function by hand on the episode named here"),
     FailureKind.GRADER: (Stage.REWARD, "look at the labels named here; the grader could give no verdict"),

@@ -38,7 +38,7 @@ def test_a_file_of_rows_becomes_tasks(gsm: str) -> None:
     tasks = load_tasks(gsm, input_key="question", label_key="answer")
     assert len(tasks) == 5
     task = tasks[2]
-    assert (task.prompt, task.label, dict(task.data)) == ("2 + 2?", "so #### 4", {"level": 2})
+    assert (task.prompt, task.label, dict(task.data)) == ("2 + 2?", "so #### 4", {"answer": "so #### 4", "level": 2})
     assert task.id.startswith("gsm.jsonl/2-")
     assert [t.id for t in pickle.loads(pickle.dumps(list(tasks)))] == [t.id for t in tasks]
 

@@ -147,6 +147,7 @@ def test_each_kind_of_failure_is_retried_or_not(task, monkeypatch, kind):
         "prompt_too_long",
         "env_unavailable",
         "fork_refused",
+        "no_turn",
         "cancelled",
         "lost",
         "stale",

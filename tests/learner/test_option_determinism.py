@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from turngym.config import parse_train
+from turngym.envs.builtin.guess import Guess
+from turngym.envs.factory import EnvFactory
 from turngym.errors import ConfigError
 from turngym.executors.bursts import Bursts
 from turngym.executors.following import FollowingRollouts
 from turngym.executors.schedule import RolloutSchedule, StepRecord
+from turngym.learner.option_determinism import check_sides
 from turngym.learner.option_pairs import check_pairs
 from turngym.learner.rollout_choice import make_rollouts, schedule_to_follow
 
@@ -65,3 +68,18 @@ def test_a_schedule_is_followed_and_its_file_is_looked_at_first(tmp_path: Path):
     schedule = schedule_to_follow(settings)
     assert schedule == RolloutSchedule((StepRecord(1, 0, ()),))
     assert isinstance(make_rollouts(settings, schedule, object(), object(), lambda: False), FollowingRollouts)
+
+
+def test_sides_of_a_game_cannot_be_sampled_in_step():
+    class Game(Guess):
+        @classmethod
+        def num_sides(cls, kwargs):
+            return kwargs.get("low", 2)
+
+    settings = parse_train(f"{GUESS} --train.full_determinism_enable".split())
+    check_sides(settings, EnvFactory("Guess", Guess))
+    check_sides(settings, EnvFactory("Game", Game, {"low": 1}))
+    check_sides(parse_train(GUESS.split()), EnvFactory("Game", Game))
+    for env in (EnvFactory("Game", Game), EnvFactory("Mixture", Guess, members={"game": EnvFactory("Game", Game)})):
+        with pytest.raises(ConfigError, match=r"sides of a game .* move one after the other"):
+            check_sides(settings, env)

@@ -1,0 +1,1 @@
+"""Other people's collections of environments, each stepped through its own package."""

@@ -1,0 +1,32 @@
+"""Imports the package behind a collection, or says what installs it."""
+
+import importlib
+import logging
+import sys
+import warnings
+from types import ModuleType
+
+from ...errors import MissingPackageError
+
+
+def import_extra(module: str, collection: str, extra: str) -> ModuleType:
+    """Import a module of the package that serves `COLLECTION/...`.
+
+    Raises:
+        MissingPackageError: It cannot be imported; names the extra that installs it.
+    """
+    if (known := sys.modules.get(module)) is not None:
+        return known
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of libraries that it imports
+            return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"environments {collection}/... need a package ({error}): pip install 'turngym[{extra}]'"
+        ) from error
+    finally:  # some of them set up the whole process's logging when imported
+        root.handlers[:] = handlers
+        root.setLevel(level)
