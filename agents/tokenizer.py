@@ -45,6 +45,7 @@ class Codec:
         # Decoders of bytes put the texts of tokens side by side; others mind what stands before a token.
         self._is_bytes = self._backend is not None and isinstance(self._backend.decoder, ByteLevel)
         self._few: dict[tuple[int, ...], str] = {}
+        self.eos_id = cast(int | None, tokenizer.eos_token_id)
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Tokenise text; special tokens written out in it become their ids, none is added."""
