@@ -1,4 +1,4 @@
-"""Takes answers apart: thoughts, calls and the rest, by the parsers that were chosen or that a chat template suggests."""
+"""Takes answers apart: thoughts, calls and the rest, by parsers that were chosen or that a chat template suggests."""
 
 import logging
 from collections.abc import Sequence
@@ -96,6 +96,25 @@ class AnswerReaders:
         """The name of the parser of thoughts."""
         return self._reasoning_parser or self._guessed_reasoning.name
 
+    @property
+    def choice(self) -> str:
+        """A line that says how calls are read, and why so."""
+        if self._tool_parser is not None:
+            return _line(self._tool_parser, f"{TOOL_OPTION} says so")
+        return _line(*_reason(self._guessed_tool))
+
+    def check(self) -> None:
+        """Refuse parsers that were named and cannot be made.
+
+        Raises:
+            ConfigError: One is not made for this tokenizer.
+            MissingPackageError: One is vLLM's, which is not installed.
+        """
+        if self._reasoning_parser is not None:
+            reasoning_parser(self._reasoning_parser, self._tokenizer)
+        if self._tool_parser is not None:
+            tool_parser(self._tool_parser, self._tokenizer)
+
     def of(self, tools: Sequence[Schema] = (), *, opened: str = "", has_own_form: bool = True) -> AnswerReader:
         """Return a reader.
 
@@ -118,11 +137,19 @@ class AnswerReaders:
         try:
             return AnswerReader(thoughts, tool_parser(guess.name, self._tokenizer, tools), opened)
         except ConfigError as error:
-            raise ConfigError(f"{error}; it was chosen because the chat template holds {guess.mark!r}") from error
+            raise ConfigError(f"{error}; it was taken since {_reason(guess)[1]}") from error
 
     def _say(self, guess: Guess) -> None:
         """Log once how calls are read."""
         if not self._has_said:
-            why = f"the chat template holds {guess.mark!r}" if guess.mark else "the chat template suggests no other"
-            _logger.info("tool calls are read by the parser %r, as %s; %s sets it", guess.name, why, TOOL_OPTION)
+            _logger.info("%s", _line(*_reason(guess)))
         self._has_said = True
+
+
+def _reason(guess: Guess) -> tuple[str, str]:
+    mark = f"the chat template holds {guess.mark!r}" if guess.mark else "the chat template has no marks of another"
+    return guess.name, f"{mark}; {TOOL_OPTION} sets it"
+
+
+def _line(name: str, reason: str) -> str:
+    return f"tool calls are read by the parser {name!r}, since {reason}"

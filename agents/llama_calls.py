@@ -52,6 +52,6 @@ def _looks_like_call(value: Any) -> bool:  # Any: it is JSON
     return has_name and ("parameters" in value or "arguments" in value)
 
 
-def _call(value: dict[str, Any]) -> ToolCall:
+def _call(value: Any) -> ToolCall:
     name = value["name"] if isinstance(value.get("name"), str) else value["function"]
     return as_call({**value, "name": name}, _WANTED)

@@ -47,8 +47,8 @@ class ToolTemplate:
         reader: Takes the model's answers apart.
         preface: What tells the model instead, in a message of this role.
         shows_results: Messages of role `tool` are shown behind an answer in plain text.
-        wants_calls: They are shown only behind an answer whose calls stand in a field of their own. Where neither is so,
-            or what was sampled is not what the template makes of that field, the user says what they hold.
+        wants_calls: They are shown only behind an answer whose calls stand in a field of their own. Where neither is
+            so, or what was sampled is not what the template makes of that field, the user says what they hold.
     """
 
     template: ChatTemplate | None

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 _TAG = "<tool_call>"
 _PYTHONIC = r"^\s*(?:<\|python_start\|>)?\[\s*[\w.]+\("
 _QWEN = r"<tool_call>\s*(?:<function=)?|<function="
-_DEEPSEEK = "<｜tool▁call▁begin｜>"
+_DEEPSEEK = "<\uff5ctool▁call▁begin\uff5c>"
 
 # Each with the pattern of what begins a call in its format: where more begin than were read, the model is told.
 VLLM_TOOL_PARSERS: dict[str, str] = {
     "apertus": r"<\|tools_prefix\|>",
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v31": _DEEPSEEK,
-    "deepseek_v32": "<｜DSML｜invoke name=",
-    "deepseek_v4": "<｜DSML｜invoke name=",
-    "deepseek_v41": "<｜DSML｜ invoke name=",
+    "deepseek_v32": "<\uff5cDSML\uff5cinvoke name=",
+    "deepseek_v4": "<\uff5cDSML\uff5cinvoke name=",
+    "deepseek_v41": "<\uff5cDSML\uff5c invoke name=",
     "dots": "<dots_function_call>",
     "ernie45": _TAG,
     "functiongemma": "<start_function_call>",
@@ -51,7 +51,7 @@ VLLM_TOOL_PARSERS: dict[str, str] = {
     "qwen3_coder": _QWEN,
     "qwen3_xml": _QWEN,
     "seed_oss": "<seed:tool_call>",
-    "step3": "<｜tool_call_begin｜>",
+    "step3": "<\uff5ctool_call_begin\uff5c>",
     "step3p5": _QWEN,
     "xlam": r"\[TOOL_CALLS\]|<tool_call>|^\s*\[\s*\{",
 }

@@ -133,7 +133,9 @@ def _class_of(kind: str, name: str) -> Any:
             "pip install 'turngym[gpu]' (or [cpu]); 'json', 'openai' and 'cohere_command3' need no vLLM"
         ) from error
     for module in ("vllm.tool_parsers", "vllm.reasoning", "vllm.parser"):
-        logging.getLogger(module).setLevel(logging.CRITICAL)  # a call that cannot be read is told the model, not the log
+        logging.getLogger(module).setLevel(
+            logging.CRITICAL
+        )  # a call that cannot be read is told the model, not the log
     try:
         get = ToolParserManager.get_tool_parser if kind == "tool" else ReasoningParserManager.get_reasoning_parser
         return get(name)
