@@ -146,7 +146,8 @@ class ToolConversation(ChatConversation):
         new = [template.prepare(message) for message in observation]
         for reading in self._readings_with_calls(template, self._answer, self._read):
             try:
-                text = template.render([*self._chat, *reading.messages, *new], add_generation_prompt=True)
+                chat = [*self._chat, *reading.messages, *new]
+                text = template.render(chat, add_generation_prompt=True, strftime_now=self._clock)
             except TemplateError:
                 continue
             if end_of_answer(text, self._view, reading) is not None:
