@@ -77,7 +77,7 @@ def _parts(text: str) -> Iterator[_Part]:
         if not piece:
             continue
         header, has_body, rest = piece.partition(BODY)
-        if not has_body and CHANNEL not in piece and "to=" not in piece:
+        if not has_body and CHANNEL not in piece:
             yield _Part("", "", piece, piece)  # no header at all
             continue
         end = _END.search(rest)

@@ -55,10 +55,27 @@ VLLM_TOOL_PARSERS: dict[str, str] = {
     "step3p5": _QWEN,
     "xlam": r"\[TOOL_CALLS\]|<tool_call>|^\s*\[\s*\{",
 }
-# Their formats write arguments as text between tags, so that nothing but the schema tells their types.
-TEXT_ARGUMENTS = frozenset(
-    {"glm45", "glm47", "mimo", "minimax_m2", "minimax_m3", "qwen3_coder", "qwen3_xml", "seed_oss", "step3", "step3p5"}
-)
+_QWEN_END = "</function>|</tool_call>"
+# What ends a call, in formats that do not tell by themselves whether the last one is whole.
+CALL_ENDS: dict[str, str] = {
+    "deepseek_v32": "</\uff5cDSML\uff5cinvoke>",
+    "deepseek_v4": "</\uff5cDSML\uff5cinvoke>",
+    "deepseek_v41": "</\uff5cDSML\uff5c invoke>",
+    "gemma4": r"<tool_call\|>",
+    "glm45": "</tool_call>",
+    "glm47": "</tool_call>",
+    "kimi_k2": r"<\|tool_call_end\|>",
+    "mimo": _QWEN_END,
+    "minimax_m2": "</invoke>",
+    "minimax_m3": "</invoke>",
+    "qwen3_coder": _QWEN_END,
+    "qwen3_xml": _QWEN_END,
+    "seed_oss": "</function>|</seed:tool_call>",
+    "step3": "<\uff5ctool_call_end\uff5c>",
+    "step3p5": _QWEN_END,
+}
+# Of these, the ones that write numbers and texts differently; in all others nothing but the schema tells them apart.
+TYPED_ARGUMENTS = frozenset({"deepseek_v32", "deepseek_v4", "deepseek_v41", "gemma4", "kimi_k2"})
 
 VLLM_REASONING_PARSERS: tuple[str, ...] = (
     "deepseek_r1",

@@ -10,12 +10,17 @@ from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, schema_name
 from ..envs.tools.json_calls import as_call
 from ..errors import ConfigError, MissingPackageError
 from .reasoning import Thought
-from .vllm_names import TEXT_ARGUMENTS, VLLM_TOOL_PARSERS
+from .vllm_names import CALL_ENDS, TYPED_ARGUMENTS, VLLM_TOOL_PARSERS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _logger = logging.getLogger(__name__)
+# Some of vLLM's parsers take time with the square of the length, or the cube of the depth, and a model that repeats
+# itself writes such texts; meanwhile all other episodes of the process would wait.
+MOST_CHARS = 32_768
+MOST_DEPTH = 64
+_BRACKET = re.compile(r"[\[\](){}]")
 
 
 class VllmCalls:
@@ -29,6 +34,7 @@ class VllmCalls:
     def __init__(self, name: str, tokenizer: "PreTrainedTokenizerBase", tools: Sequence[Schema] = ()) -> None:
         self._name = name
         self._begins = re.compile(VLLM_TOOL_PARSERS[name])
+        self._ends = re.compile(CALL_ENDS[name]) if name in CALL_ENDS else None
         self._tokenizer = _Vocabulary(tokenizer)
         self._class: Any = _class_of("tool", name)  # Any: vLLM's classes share no useful type
         self._request = _request(tools)
@@ -37,24 +43,33 @@ class VllmCalls:
 
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart; see `ToolCallParser`."""
+        begins = list(self._begins.finditer(text))
+        whole, num_begun = text, len(begins)
+        if begins and self._ends is not None and not self._ends.search(text, begins[-1].end()):
+            # Cut off: what there is of its last argument is not what the model was to write.
+            whole = text[: begins[-1].start()]
+        content, calls = self._read(whole)
+        if num_begun > len(calls):
+            calls.append(_unreadable(self._name))
+        return ParsedAnswer(content.strip(), tuple(calls))
+
+    def _read(self, text: str) -> tuple[str, list[ToolCall]]:
+        if len(text) > MOST_CHARS or _depth(text) > MOST_DEPTH:
+            return text, []
         try:
             found = self._made().extract_tool_calls(text, self._request)
             calls = [self._call(call, text) for call in found.tool_calls]
-            content = found.content or ""
-            if found.tools_called and not calls:
-                content = text  # a mark that no call followed
         except Exception as error:  # what a model writes is no reason to stop, and vLLM's parsers are many
             _logger.debug("vLLM's parser %r failed on %r", self._name, text, exc_info=error)
-            calls, content = [], text
-        if len(self._begins.findall(text)) > len(calls):
-            calls.append(_unreadable(self._name))
-        return ParsedAnswer(content.strip(), tuple(calls))
+            return text, []
+        is_mark_alone = found.tools_called and not calls
+        return (text if is_mark_alone else found.content or ""), calls
 
     def _call(self, call: Any, text: str) -> ToolCall:
         """Return a call of vLLM's as ours; ids that it made up itself are not the model's."""
         call_id = call.id if call.id and call.id in text else None
         made = as_call({"name": call.function.name, "arguments": call.function.arguments, "id": call_id})
-        if self._name not in TEXT_ARGUMENTS:
+        if self._ends is None or self._name in TYPED_ARGUMENTS:
             return made
         kinds = self._kinds.get(made.name, {})
         given = {key: value for key, value in made.arguments.items() if not _is_left_out(value, kinds.get(key))}
@@ -153,6 +168,15 @@ def _request(tools: Sequence[Schema]) -> Any:
         )
     except ValueError as error:
         raise ConfigError(f"vLLM cannot read the schemas of these tools: {_one_line(error)}") from error
+
+
+def _depth(text: str) -> int:
+    """Return how many brackets are open at once, at most."""
+    deepest = depth = 0
+    for bracket in _BRACKET.findall(text):
+        depth = depth + 1 if bracket in "{[(" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _kinds(tool: Schema) -> dict[str, str]:
