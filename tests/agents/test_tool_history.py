@@ -53,7 +53,8 @@ def answer(thought: str | None) -> dict[str, object]:
 @pytest.mark.parametrize("thought", [None, "I add."])
 @pytest.mark.parametrize("name", [marked(name) for name in sorted(TEMPLATES) if "tools" in TEMPLATES[name]])
 def test_history_goes_on(name, thought, tokenizer_of, completion_of, sampling):
-    tokenizer = tokenizer_of(TEMPLATES[name] + "{#<|tool_call_start|><|tool_call_end|>#}")
+    more = "{#<|tool_call_start|><|tool_call_end|>#}" if name.startswith("lfm2") else ""  # tokens of its tokenizer
+    tokenizer = tokenizer_of(TEMPLATES[name] + more)
     agent = ChatAgent(tokenizer)
     conversation = agent.begin(TOOLS)
     template = conversation._told.template
