@@ -133,10 +133,17 @@ class ToolConversation(ChatConversation):
 
     def _readings(self, template: ChatTemplate) -> Iterator[Reading]:
         """Yield the answer as text first, then with its calls in fields of their own, as some templates want them."""
-        if not self._has_call_fields:
+        if self._answer is None or self._read is None:
             yield from super()._readings(template)
-        if self._answer is not None and self._read is not None:
-            yield from self._readings_with_calls(template, self._answer, self._read)
+            return
+        with_calls = self._readings_with_calls(template, self._answer, self._read)
+        if not self._has_call_fields:
+            end = self._end_of(self._answer)
+            for reading in super()._readings(template):
+                if reading.end != end:  # from here on, special tokens at the end are taken for part of the answer
+                    yield from with_calls
+                yield reading
+        yield from with_calls
 
     def _continues_behind_fields(self, observation: list[Message]) -> bool:
         """Say whether the template, given the calls in fields of their own, writes them as they were sampled."""
@@ -157,11 +164,14 @@ class ToolConversation(ChatConversation):
     def _readings_with_calls(self, template: ChatTemplate, answer: Answer, read: ReadAnswer) -> Iterator[Reading]:
         if not read.calls or any(call.problem is not None for call in read.calls):
             return
-        end = self._codec.decode_few(answer.token_ids[len(answer.token_ids) - answer.num_end :])
+        end = self._end_of(answer)
         for as_text in (False, True):
             message = template.prepare(call_message(read, self._num_calls, as_text=as_text))
             for body in dict.fromkeys((answer.body, with_recipients_first(answer.body))):
                 yield Reading([message], body, end)
+
+    def _end_of(self, answer: Answer) -> str:
+        return self._codec.decode_few(answer.token_ids[len(answer.token_ids) - answer.num_end :])
 
     def _written(self, answer: Answer, sampling: Sampling) -> str:
         """Return an answer without the end of the turn, but with marks of calls that are special tokens themselves."""

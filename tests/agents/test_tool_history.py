@@ -4,6 +4,7 @@ The model writes the call as the template itself does; most of these formats are
 seconds to import.
 """
 
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
@@ -12,6 +13,7 @@ from turngym.agents import ChatAgent
 from turngym.agents.parser_guess import guess_tool_parser
 from turngym.agents.tool_calls import TOOL_PARSERS
 from turngym.agents.vllm_names import OfVllm
+from turngym.envs.tools.calls import ParsedAnswer
 
 TOOLS = [
     {
@@ -45,13 +47,17 @@ def marked(name):
     return pytest.param(name, marks=pytest.mark.slow) if is_slow else name
 
 
+def shows_calls(name):
+    return "tools" in TEMPLATES[name] and "tool_calls" in TEMPLATES[name]
+
+
 def answer(thought: str | None) -> dict[str, object]:
     fields = {} if thought is None else {"reasoning_content": thought, "thinking": thought}
     return {"role": "assistant", "content": "", "tool_calls": [CALL], **fields}
 
 
 @pytest.mark.parametrize("thought", [None, "I add."])
-@pytest.mark.parametrize("name", [marked(name) for name in sorted(TEMPLATES) if "tools" in TEMPLATES[name]])
+@pytest.mark.parametrize("name", [marked(name) for name in sorted(TEMPLATES) if shows_calls(name)])
 def test_history_goes_on(name, thought, tokenizer_of, completion_of, sampling):
     more = "{#<|tool_call_start|><|tool_call_end|>#}" if name.startswith("lfm2") else ""  # tokens of its tokenizer
     tokenizer = tokenizer_of(TEMPLATES[name] + more)
@@ -72,6 +78,56 @@ def test_history_goes_on(name, thought, tokenizer_of, completion_of, sampling):
     conversation.observe([RESULT])
     own = template.render([USER, said, RESULT], add_generation_prompt=True)
     assert tokenizer.decode(conversation.prompt_ids()) == own
-    assert conversation.forks == ()
-    (sequence,) = conversation.sequences()
+    rewrites = not own.startswith(prompt + tokenizer.decode(ids))  # an empty thought is shown in the last answer only
+    assert len(conversation.forks) == rewrites
+    sequence = conversation.sequences()[0]
     assert sequence.token_ids[sequence.is_action].tolist() == ids
+
+
+def test_gpt_oss_may_write_the_channel_first(tokenizer_of, completion_of, sampling):
+    tokenizer = tokenizer_of(TEMPLATES["gptoss"])
+    conversation = ChatAgent(tokenizer).begin(TOOLS)
+    conversation.observe([USER])
+    prompt = tokenizer.decode(conversation.prompt_ids())
+    written = (
+        "<|channel|>analysis<|message|>I add.<|end|><|start|>assistant"
+        '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 2, "b": "x"}<|call|>'
+    )
+    ids = tokenizer.encode(written, add_special_tokens=False)
+    action = conversation.record(completion_of(ids), sampling)
+    assert [call.name for call in action.parsed.calls] == ["add"]
+    conversation.observe([RESULT])
+    shown = tokenizer.decode(conversation.prompt_ids())
+    result = '<|start|>functions.add to=assistant<|channel|>commentary<|message|>"zq5qz"<|end|>'
+    assert shown == f"{prompt}{written}{result}<|start|>assistant"  # token for token what was sampled, and its result
+    assert conversation.forks == ()
+
+
+def test_a_call_that_cannot_be_read_is_followed_by_a_message_of_the_user(tokenizer_of, completion_of, sampling):
+    tokenizer = tokenizer_of(TEMPLATES["gptoss"])
+    conversation = ChatAgent(tokenizer).begin(TOOLS)
+    conversation.observe([USER])
+    written = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": <|call|>'
+    action = conversation.record(completion_of(tokenizer.encode(written, add_special_tokens=False)), sampling)
+    (call,) = action.parsed.calls
+    conversation.observe([{**RESULT, "content": call.problem}])
+    shown = tokenizer.decode(conversation.prompt_ids())
+    assert "<tool_response>\nThe arguments are no JSON" in shown
+
+
+def test_marks_of_calls_that_are_special_tokens_are_read(tokenizer_of, completion_of, sampling):
+    class Marked:
+        def parse(self, text):
+            return ParsedAnswer(text, ())
+
+    TOOL_PARSERS.register("marked")(Marked)
+    template = TEMPLATES["qwen2_5"] + "{#<|tool_call_end|><|section_end|>#}"
+    tokenizer = tokenizer_of(template)
+    conversation = ChatAgent(tokenizer, tool_parser="marked").begin(TOOLS)
+    conversation.observe([USER])
+    written = "5<|tool_call_end|><|section_end|>"
+    for end, stop_ids in (("<|im_end|>", ()), ("<eos>", ()), ("<bos>", (tokenizer.bos_token_id,)), ("", ())):
+        twin = conversation.fork()
+        ids = tokenizer.encode(written + end, add_special_tokens=False)
+        action = twin.record(completion_of(ids), replace(sampling, stop_token_ids=stop_ids))
+        assert action.parsed.content == written
