@@ -124,7 +124,7 @@ class _Vocabulary:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._tokenizer = tokenizer
-        self._vocabulary = tokenizer.get_vocab()
+        self._vocabulary: dict[str, int] = tokenizer.get_vocab()
 
     def get_vocab(self) -> dict[str, int]:
         return self._vocabulary
