@@ -162,7 +162,7 @@ class ToolConversation(ChatConversation):
         return False
 
     def _readings_with_calls(self, template: ChatTemplate, answer: Answer, read: ReadAnswer) -> Iterator[Reading]:
-        if not read.calls or any(call.problem is not None for call in read.calls):
+        if not read.calls or any(call.problem is not None or not _is_shallow(call.arguments) for call in read.calls):
             return
         end = self._end_of(answer)
         for as_text in (False, True):
@@ -209,6 +209,14 @@ def call_message(read: ReadAnswer, first_id: int, *, as_text: bool = False) -> M
     ]
     thoughts = {} if read.reasoning is None else {"reasoning_content": read.reasoning, "thinking": read.reasoning}
     return cast(Message, {"role": "assistant", "content": read.content, "tool_calls": calls, **thoughts})
+
+
+def _is_shallow(value: object, most_levels: int = 32) -> bool:
+    """Say whether JSON is nested so little that a template can write it again."""
+    if not isinstance(value, Mapping | list):
+        return True
+    inside = value.values() if isinstance(value, Mapping) else value
+    return most_levels > 0 and all(_is_shallow(each, most_levels - 1) for each in inside)
 
 
 def _prefaced(messages: list[Message], told: ToolTemplate) -> list[Message]:

@@ -115,12 +115,12 @@ def test_a_call_that_cannot_be_read_is_followed_by_a_message_of_the_user(tokeniz
     assert "<tool_response>\nThe arguments are no JSON" in shown
 
 
-def test_marks_of_calls_that_are_special_tokens_are_read(tokenizer_of, completion_of, sampling):
+def test_marks_of_calls_that_are_special_tokens_are_read(tokenizer_of, completion_of, sampling, monkeypatch):
     class Marked:
         def parse(self, text):
             return ParsedAnswer(text, ())
 
-    TOOL_PARSERS.register("marked")(Marked)
+    monkeypatch.setitem(TOOL_PARSERS._entries, "marked", Marked)
     template = TEMPLATES["qwen2_5"] + "{#<|tool_call_end|><|section_end|>#}"
     tokenizer = tokenizer_of(template)
     conversation = ChatAgent(tokenizer, tool_parser="marked").begin(TOOLS)
@@ -131,3 +131,18 @@ def test_marks_of_calls_that_are_special_tokens_are_read(tokenizer_of, completio
         ids = tokenizer.encode(written + end, add_special_tokens=False)
         action = twin.record(completion_of(ids), replace(sampling, stop_token_ids=stop_ids))
         assert action.parsed.content == written
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "gptoss"])
+def test_arguments_that_are_nested_deeply_end_no_episode(name, tokenizer_of, completion_of, sampling):
+    for depth in (40, 600, 2000):
+        deep = '{"a":' * depth + "1" + "}" * depth
+        written = f'<tool_call>{{"name": "add", "arguments": {deep}}}</tool_call>'
+        if name == "gptoss":
+            written = f"<|channel|>commentary to=functions.add json<|message|>{deep}<|call|>"
+        tokenizer = tokenizer_of(TEMPLATES[name])
+        conversation = ChatAgent(tokenizer).begin(TOOLS)
+        conversation.observe([USER])
+        conversation.record(completion_of(tokenizer.encode(written, add_special_tokens=False)), sampling)
+        conversation.observe([RESULT])
+        assert "zq5qz" in tokenizer.decode(conversation.prompt_ids())
