@@ -180,7 +180,7 @@ def test_a_call_that_cannot_be_read_goes_back_to_the_model(name, tokenizer):
 @pytest.mark.parametrize("name", sorted(CALL_ENDS.keys() & WHOLE.keys()))
 def test_a_call_that_is_cut_off_in_an_argument_is_not_made(name, tokenizer):
     whole = WHOLE[name]
-    value = re.search(r"[>\n](x)[<\n]", whole).start(1)
+    value = re.search(r'[>\n"](x)[<\n"]', whole).start(1)
     for stop in (value, value + 1):
         (call,) = tool_parser(name, tokenizer, TOOLS).parse(whole[:stop]).calls
         assert call.problem
