@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from ..envs.base import Action
 from ..envs.messages import Message, RawText
 from ..errors import TemplateError
+from .answer_reader import AnswerReader, AnswerReaders
 from .base import Completion, Sampling, StopReason
 from .prefix import NOTHING_SAID, Reading, end_of_answer, why_rewritten
 from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder, common_length
 from .template import ChatMessage, ChatTemplate, text_of
 from .tokenizer import Codec
-from .tool_calls import DEFAULT_PARSER
-from .tool_calls import tool_parser as parser_named
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,10 +42,12 @@ class ChatAgent:
         apply_chat_template: False sends every observation as it is, tokenised without special
             tokens (as OpenRLHF does: a prompt that needs a BOS token must contain it).
         tools: JSON schemas of functions that the template describes to the model.
-        tool_parser: Name of the parser that reads the model's calls (`agents.tool_calls`).
+        tool_parser: Name of the parser that reads the model's calls (`agents.tool_calls`); by default the one that the
+            chat template suggests.
+        reasoning_parser: Likewise of the one that reads its thoughts (`agents.reasoning`).
 
     Raises:
-        ConfigError: The tokenizer has no chat template, or there is no such parser.
+        ConfigError: The tokenizer has no chat template, or there is no parser of this name.
         TemplateError: The template cannot render a question and an answer.
     """
 
@@ -57,13 +58,14 @@ class ChatAgent:
         template_kwargs: Mapping[str, Any] | None = None,
         apply_chat_template: bool = True,
         tools: Seq[dict[str, Any]] | None = None,
-        tool_parser: str = DEFAULT_PARSER,
+        tool_parser: str | None = None,
+        reasoning_parser: str | None = None,
     ) -> None:
         from .tool_chat import ToolTemplates  # its conversations are built on those here
 
         self._codec = Codec(tokenizer)
-        self._tool_templates = ToolTemplates(tokenizer, template_kwargs)
-        self._tool_parser = parser_named(tool_parser)
+        self.readers = AnswerReaders(tokenizer, tool_parser, reasoning_parser)
+        self._tool_templates = ToolTemplates(tokenizer, template_kwargs, self.readers)
         self._template = (
             ChatTemplate(tokenizer, template_kwargs=template_kwargs, tools=tools) if apply_chat_template else None
         )
@@ -92,18 +94,29 @@ class ChatAgent:
         opened = self._template.shape.opened if self._template else ""
         return bool(opened) and "</" not in opened
 
+    def reader(self, tools: Seq[dict[str, Any]] = ()) -> AnswerReader:
+        """Return what takes the answers of conversations with these tools apart."""
+        return self._tool_templates.of(tools, self._template).reader
+
     def begin(self, tools: Seq[dict[str, Any]] | None = None) -> "ChatConversation":
         """Return a new, empty conversation; its actions hold the calls of these tools, which the model is told of."""
         if not tools:
             return ChatConversation(self._codec, self._template)
         from .tool_chat import ToolConversation
 
-        return ToolConversation(self._codec, self._tool_templates.of(tools, self._template), self._tool_parser)
+        return ToolConversation(self._codec, self._tool_templates.of(tools, self._template))
 
 
-def agent_for(tokenizer: "PreTrainedTokenizerBase") -> ChatAgent:
+def agent_for(
+    tokenizer: "PreTrainedTokenizerBase", *, tool_parser: str | None = None, reasoning_parser: str | None = None
+) -> ChatAgent:
     """Return the agent of a model: with its chat template, or for a base model without one, text as it is."""
-    return ChatAgent(tokenizer, apply_chat_template=bool(tokenizer.chat_template))
+    return ChatAgent(
+        tokenizer,
+        apply_chat_template=bool(tokenizer.chat_template),
+        tool_parser=tool_parser,
+        reasoning_parser=reasoning_parser,
+    )
 
 
 @dataclass(slots=True)
@@ -116,7 +129,7 @@ class _Piece:
     end: int
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
     """A completion: its tokens, how many special ones it ends with, and the text before those."""
 
     token_ids: NDArray[np.int32]
@@ -137,7 +150,7 @@ class ChatConversation:
         # The template's own text of all that was shown and said, up to the last observation; None
         # where raw text came between, which no template can render.
         self._view: str | None = "" if template else None
-        self._answer: _Answer | None = None  # the last completion, if nothing answered it yet
+        self._answer: Answer | None = None  # the last completion, if nothing answered it yet
         self._turn = BEFORE_FIRST_TURN
         self._builder = SequenceBuilder()
         self._pieces: list[_Piece] = []  # of the sequence being built
@@ -198,7 +211,7 @@ class ChatConversation:
         self._has_actions = self._has_actions or len(ids) > 0
         self._note_piece(len(ids), -1)
         said = self._codec.said(ids, _MOST_END_TOKENS)
-        self._answer = _Answer(ids, said.num_end, said.body)
+        self._answer = Answer(ids, said.num_end, said.body)
         self._messages.append(Message(role="assistant", content=said.body))
         return Action(
             said.plain,

@@ -63,6 +63,7 @@ class Codec:
         self._bytes = _TokenBytes(self._backend) if self._backend is not None and is_bytes else None
         self._few: dict[tuple[int, ...], str] = {}
         self._heads: dict[str, _Head] = {}
+        self.eos_id = cast(int | None, tokenizer.eos_token_id)
 
     @property
     def num_tokens(self) -> int:

@@ -2,17 +2,23 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..envs.base import Action
 from ..envs.messages import Message, RawText
-from ..envs.tools.calls import Schema, ToolCallParser, schema_name
+from ..envs.tools.calls import Schema, ToolCall, schema_name
 from ..errors import TemplateError
+from .answer_reader import AnswerReader, AnswerReaders, ReadAnswer
 from .base import Completion, Sampling
-from .chat import ChatConversation
+from .chat import Answer, ChatConversation
+from .harmony import with_recipients_first
+from .prefix import Reading, end_of_answer
 from .template import ChatTemplate, text_of
 from .tokenizer import Codec
 
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
 
 _MOST_TEMPLATES = 64
 _USER = "zqUserqz"  # no template contains or changes it
+_ANSWER = Message(role="assistant", content="b")
+_CALL = ReadAnswer(None, "", (ToolCall("c", {}),))
 _PREFACE = """\
 You can call functions. For each call write
 <tool_call>
@@ -36,28 +44,34 @@ class ToolTemplate:
 
     Attributes:
         template: With the tools, if it shows them; None where texts are sent as they are.
+        reader: Takes the model's answers apart.
         preface: What tells the model instead, in a message of this role.
-        shows_results: Messages of role `tool` are shown; otherwise the user says what they hold.
+        shows_results: Messages of role `tool` are shown behind an answer in plain text.
+        wants_calls: They are shown only behind an answer whose calls stand in a field of their own. Where neither is
+            so, or what was sampled is not what the template makes of that field, the user says what they hold.
     """
 
     template: ChatTemplate | None
+    reader: AnswerReader
     preface: str | None = None
     role: str = "system"
     shows_results: bool = True
+    wants_calls: bool = False
 
 
 class ToolTemplates:
     """A model's templates, one for each set of tools; the last few are kept."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[str, Any] | None, readers: AnswerReaders
+    ) -> None:
         self._tokenizer = tokenizer
         self._kwargs = template_kwargs
+        self._readers = readers
         self._kept: OrderedDict[str, ToolTemplate] = OrderedDict()
 
     def of(self, tools: Sequence[Schema], plain: ChatTemplate | None) -> ToolTemplate:
         """Return how the model is told of these tools, where `plain` is its template without any."""
-        if plain is None:
-            return ToolTemplate(None, shows_results=False)
         key = json.dumps(tools, sort_keys=True, default=repr)
         if key not in self._kept:
             self._kept[key] = self._made(tools, plain)
@@ -66,23 +80,34 @@ class ToolTemplates:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def _made(self, tools: Sequence[Schema], plain: ChatTemplate) -> ToolTemplate:
+    def _made(self, tools: Sequence[Schema], plain: ChatTemplate | None) -> ToolTemplate:
+        opened = plain.shape.opened if plain else ""
+        if plain is None:
+            return ToolTemplate(None, self._readers.of(tools, has_own_form=False), shows_results=False)
+        if not tools:
+            return ToolTemplate(plain, self._readers.of(opened=opened))
         with_tools = ChatTemplate(self._tokenizer, template_kwargs=self._kwargs, tools=tools)
         told, untold = (_rendered(each, Message(role="user", content=_USER)) for each in (with_tools, plain))
         if all(told.count(schema_name(tool)) > untold.count(schema_name(tool)) for tool in tools):
-            return ToolTemplate(with_tools, shows_results=_shows_results(with_tools))
+            reader = self._readers.of(tools, opened=with_tools.shape.opened)
+            shows_results = _shows_results(with_tools, _ANSWER)
+            wants_calls = not shows_results and _shows_results(with_tools, call_message(_CALL, 0))
+            return ToolTemplate(with_tools, reader, shows_results=shows_results, wants_calls=wants_calls)
+        reader = self._readers.of(tools, opened=opened, has_own_form=False)
         preface = _PREFACE.format(schemas="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
         role = "system" if _shows_system(plain) else "user"
-        return ToolTemplate(plain, preface, role, _shows_results(plain))
+        return ToolTemplate(plain, reader, preface, role, _shows_results(plain, _ANSWER))
 
 
 class ToolConversation(ChatConversation):
     """One episode's context, with tools; see `ChatAgent`."""
 
-    def __init__(self, codec: Codec, told: ToolTemplate, parser: ToolCallParser) -> None:
+    def __init__(self, codec: Codec, told: ToolTemplate) -> None:
         super().__init__(codec, told.template)
         self._told = told
-        self._parser = parser
+        self._read: ReadAnswer | None = None  # the last completion
+        self._num_calls = 0  # before it
+        self._has_call_fields = False  # the template wants them, and writes them as they were sampled
         self._is_told = told.preface is None
 
     def observe(self, observation: list[Message] | RawText, *, is_last: bool = False) -> None:
@@ -90,16 +115,108 @@ class ToolConversation(ChatConversation):
         if not self._is_told and not isinstance(observation, RawText):
             observation = _prefaced(observation, self._told)
         self._is_told = True
+        self._has_call_fields = False
         if not self._told.shows_results and not isinstance(observation, RawText):
-            observation = _results_by_user(observation)
+            self._has_call_fields = self._told.wants_calls and self._continues_behind_fields(observation)
+            if not self._has_call_fields:
+                observation = _results_by_user(observation)
         super().observe(observation, is_last=is_last)
 
     def record(self, completion: Completion, sampling: Sampling, *, with_query: bool = False) -> Action:
         """Append what was sampled and return it as the environment's action, its calls parsed."""
         action = super().record(completion, sampling, with_query=with_query)
+        self._num_calls += len(self._read.calls) if self._read else 0
         assert self._answer is not None  # it has just been recorded
-        action.parsed = self._parser.parse(self._answer.body)
+        self._read = self._told.reader.read(self._written(self._answer, sampling))
+        action.parsed = self._read.parsed
         return action
+
+    def _readings(self, template: ChatTemplate) -> Iterator[Reading]:
+        """Yield the answer as text first, then with its calls in fields of their own, as some templates want them."""
+        if self._answer is None or self._read is None:
+            yield from super()._readings(template)
+            return
+        with_calls = self._readings_with_calls(template, self._answer, self._read)
+        if not self._has_call_fields:
+            end = self._end_of(self._answer)
+            for reading in super()._readings(template):
+                if reading.end != end:  # from here on, special tokens at the end are taken for part of the answer
+                    yield from with_calls
+                yield reading
+        yield from with_calls
+
+    def _continues_behind_fields(self, observation: list[Message]) -> bool:
+        """Say whether the template, given the calls in fields of their own, writes them as they were sampled."""
+        template = self._template
+        if template is None or self._view is None or self._answer is None or self._read is None:
+            return False
+        new = [template.prepare(message) for message in observation]
+        for reading in self._readings_with_calls(template, self._answer, self._read):
+            try:
+                chat = [*self._chat, *reading.messages, *new]
+                text = template.render(chat, add_generation_prompt=True, strftime_now=self._clock)
+            except TemplateError:
+                continue
+            if end_of_answer(text, self._view, reading) is not None:
+                return True
+        return False
+
+    def _readings_with_calls(self, template: ChatTemplate, answer: Answer, read: ReadAnswer) -> Iterator[Reading]:
+        if not read.calls or any(call.problem is not None or not _is_shallow(call.arguments) for call in read.calls):
+            return
+        end = self._end_of(answer)
+        for as_text in (False, True):
+            message = template.prepare(call_message(read, self._num_calls, as_text=as_text))
+            for body in dict.fromkeys((answer.body, with_recipients_first(answer.body))):
+                yield Reading([message], body, end)
+
+    def _end_of(self, answer: Answer) -> str:
+        return self._codec.decode_few(answer.token_ids[len(answer.token_ids) - answer.num_end :])
+
+    def _written(self, answer: Answer, sampling: Sampling) -> str:
+        """Return an answer without the end of the turn, but with marks of calls that are special tokens themselves."""
+        ids, num_end, body = answer
+        stop, least = len(ids), len(ids) - num_end
+        while stop > least and self._ends_turn(ids[stop - 1 : stop], sampling):
+            stop -= 1
+        return body if stop == least else self._codec.decode(ids[:stop])
+
+    def _ends_turn(self, token_id: NDArray[np.int32], sampling: Sampling) -> bool:
+        if int(token_id[0]) in (self._codec.eos_id, *sampling.stop_token_ids):
+            return True
+        return self._template is not None and self._template.shape.is_end(self._codec.decode_few(token_id))
+
+
+def call_message(read: ReadAnswer, first_id: int, *, as_text: bool = False) -> Message:
+    """Return an answer as a message with its thoughts and calls in fields of their own.
+
+    Args:
+        read: The answer.
+        first_id: Calls without an id are counted from here on.
+        as_text: Give the arguments as JSON text, which is what clients send; by default as an object, which is what
+            most templates want.
+    """
+    calls = [
+        {
+            "type": "function",
+            "id": call.id or f"call_{first_id + index}",
+            "function": {
+                "name": call.name,
+                "arguments": json.dumps(dict(call.arguments), ensure_ascii=False) if as_text else dict(call.arguments),
+            },
+        }
+        for index, call in enumerate(read.calls)
+    ]
+    thoughts = {} if read.reasoning is None else {"reasoning_content": read.reasoning, "thinking": read.reasoning}
+    return cast(Message, {"role": "assistant", "content": read.content, "tool_calls": calls, **thoughts})
+
+
+def _is_shallow(value: object, most_levels: int = 32) -> bool:
+    """Say whether JSON is nested so little that a template can write it again."""
+    if not isinstance(value, Mapping | list):
+        return True
+    inside = value.values() if isinstance(value, Mapping) else value
+    return most_levels > 0 and all(_is_shallow(each, most_levels - 1) for each in inside)
 
 
 def _prefaced(messages: list[Message], told: ToolTemplate) -> list[Message]:
@@ -124,11 +241,11 @@ def _results_by_user(messages: list[Message]) -> list[Message]:
     return put
 
 
-def _shows_results(template: ChatTemplate) -> bool:
+def _shows_results(template: ChatTemplate, answer: Message) -> bool:
     """Say whether a result behind an answer is shown; some templates drop it, or want calls in a form of their own."""
     talk: list[Message] = [
         Message(role="user", content="a"),
-        Message(role="assistant", content="b"),
+        answer,
         Message(role="tool", name="c", tool_call_id="call_0", content=_USER),
     ]
     try:

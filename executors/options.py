@@ -28,6 +28,10 @@ class RolloutOptions:
     """Nucleus sampling; below 1 the learner cannot mirror the distribution yet and refuses."""
     stop: tuple[str, ...] = ()
     """Strings that end a turn."""
+    tool_parser: str | None = None
+    """How tool calls are read: json, or a name of vLLM's; by default as the chat template suggests."""
+    reasoning_parser: str | None = None
+    """How thoughts are told from answers: tags, or a name of vLLM's; by default as the chat template suggests."""
     branch_at: tuple[int, ...] = ()
     """Turns, counted from 0, after which an episode forks into several that share what came before and go on by
     themselves, where the environment can fork. The attempts at a task are then the leaves."""

@@ -57,6 +57,8 @@ class RolloutConfig:
     max_retries: int = 2
     determinism_seed: int | None = None  # seed every request by task, attempt and turn
     in_lockstep: bool = True  # with that seed; in waves no update could come between two turns of a schedule
+    tool_parser: str | None = None  # by default what the chat template suggests
+    reasoning_parser: str | None = None
 
 
 class RolloutActor:
@@ -68,7 +70,8 @@ class RolloutActor:
         gc.set_threshold(GC_THRESHOLD)
         self._config = config
         tokenizer = load_tokenizer(config.engine.model)
-        agent = agent_for(tokenizer)
+        agent = agent_for(tokenizer, tool_parser=config.tool_parser, reasoning_parser=config.reasoning_parser)
+        agent.readers.check()
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
         pool = make_pool(config.env_pool, config.limits.max_seconds)
         self._executor = MultiTurn(agent, config.env, pool, config.limits)

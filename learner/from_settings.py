@@ -134,6 +134,8 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         max_retries=rollout.max_retries,
         determinism_seed=settings.train.seed if settings.train.full_determinism_enable else None,
         in_lockstep=not settings.train.async_enable,
+        tool_parser=rollout.tool_parser,
+        reasoning_parser=rollout.reasoning_parser,
     )
 
 

@@ -50,6 +50,7 @@ class Plan:
     architecture: str  # a hash; two models with the same one have the same tensors
     critic_architecture: str  # "none" without a critic
     rollout_schedule: RolloutSchedule | None  # None: rollouts are free
+    tool_parser_choice: str  # a line for who trains with tools
 
 
 def _reward_reader(settings: TrainSettings, policy: "PreTrainedTokenizerBase") -> RewardReader | None:
@@ -130,7 +131,11 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     for role_options in (settings.actor, settings.critic):
         optimizer_config(role_options, offload=settings.ds.adam_offload)
     tokenizer = load_tokenizer(inputs.model)
-    agent_for(tokenizer)  # refuses a tokenizer that cannot be used
+    agent = agent_for(  # refuses a tokenizer that cannot be used, and names of parsers that are none
+        tokenizer,
+        tool_parser=settings.rollout.tool_parser,
+        reasoning_parser=settings.rollout.reasoning_parser,
+    )
     return Plan(
         settings,
         inputs,
@@ -146,6 +151,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
         _architecture(config),
         _critic_architecture(settings, inputs, config),
         schedule_to_follow(settings),
+        agent.readers.choice,
     )
 
 

@@ -49,16 +49,16 @@ def _block(text: str, start: int) -> tuple[list[ToolCall], int]:
     while True:
         place = _end_of_gap(text, place)
         if text.startswith(CLOSE, place):
-            return calls or [_unreadable("the block is empty")], place + len(CLOSE)
+            return calls or [unreadable("the block is empty")], place + len(CLOSE)
         if place == len(text) or text.startswith(OPEN, place):
-            return calls or [_unreadable("the block is empty")], place
+            return calls or [unreadable("the block is empty")], place
         try:
             value, place = _DECODER.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
             end = text.find(CLOSE, place)
-            calls.append(_unreadable(_reason(error)))
+            calls.append(unreadable(reason_of(error)))
             return calls, len(text) if end < 0 else end + len(CLOSE)
-        calls += [_call(item) for item in (value if isinstance(value, list) and value else [value])]
+        calls += [as_call(item) for item in (value if isinstance(value, list) and value else [value])]
 
 
 def _end_of_gap(text: str, start: int) -> int:
@@ -75,7 +75,7 @@ def _plain_calls(said: str) -> tuple[ToolCall, ...]:
     except (ValueError, RecursionError):
         return ()
     items = value if isinstance(value, list) else [value]
-    return tuple(map(_call, items)) if items and all(map(_looks_like_call, items)) else ()
+    return tuple(as_call(item) for item in items) if items and all(map(_looks_like_call, items)) else ()
 
 
 def _looks_like_call(value: Any) -> bool:
@@ -86,15 +86,21 @@ def _looks_like_call(value: Any) -> bool:
     )
 
 
-def _call(value: Any) -> ToolCall:
+def as_call(value: Any, wanted: str = _WANTED) -> ToolCall:
+    """Return the call that an object with a name and arguments is; the latter may be JSON as text.
+
+    Args:
+        value: What the model wrote.
+        wanted: The form that it is told if this is none.
+    """
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return _unreadable("it has no name")
+        return unreadable("it has no name", wanted)
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
-            return ToolCall(value["name"], {}, f"The arguments are no JSON: {_reason(error)}.")
+            return ToolCall(value["name"], {}, f"The arguments are no JSON: {reason_of(error)}.")
     call_id = value.get("id")
     if arguments is None:
         arguments = {}
@@ -103,9 +109,11 @@ def _call(value: Any) -> ToolCall:
     return ToolCall(value["name"], arguments, id=call_id if isinstance(call_id, str) else None)
 
 
-def _unreadable(reason: str) -> ToolCall:
-    return ToolCall("", {}, f"Nothing was run: a tool call wants the form {_WANTED}, as JSON ({reason}).")
+def unreadable(reason: str, wanted: str = _WANTED) -> ToolCall:
+    """Return what the model is told of a call that cannot be read."""
+    return ToolCall("", {}, f"Nothing was run: a tool call wants the form {wanted}, as JSON ({reason}).")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return why a text is no JSON."""
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -17,13 +17,14 @@ from ...sandbox.registration import close_shared
 from ..engines.scripted import Reply, Request, ScriptedEngine
 from ..env_pool import EnvPool
 from ..multi_turn import MultiTurn
+from ..options import RolloutOptions
 from ..store import Complain
 from ..trajectory import Trajectory, TurnEnd
 from .compare import Decode, Difference, first_difference
 from .options import ReplayOptions, Selection
 from .progress import Progress
 from .recording import Recorded, check_selection, none_selected, open_recording
-from .run_settings import EpisodeSettings, environment, episode_settings, model_of
+from .run_settings import EpisodeSettings, environment, episode_settings, group, model_of
 from .terminal import console, one_line, shown
 from .turns import turns_of
 
@@ -111,9 +112,12 @@ def replay(run: Path, selection: Selection, options: ReplayOptions, complain: Co
     if not tree:
         complain("no config.yaml is near the episodes: limits are the defaults of turngym train")
     tokenizer = load_tokenizer(model_of(tree, options.model))
-    codec = Codec(tokenizer)
+    codec, rollout = Codec(tokenizer), group(tree, "rollout", RolloutOptions())
     player = Player(
-        agent_for(tokenizer), env, episode_settings(tree), lambda ids: codec.decode(np.asarray(ids, np.int32))
+        agent_for(tokenizer, tool_parser=rollout.tool_parser, reasoning_parser=rollout.reasoning_parser),
+        env,
+        episode_settings(tree),
+        lambda ids: codec.decode(np.asarray(ids, np.int32)),
     )
     with Progress("replaying", len(episodes)) as progress:
         replays = asyncio.run(player.play_all(episodes, progress))

@@ -1,0 +1,57 @@
+"""The JSON format of Llama 3: objects `{"name": ..., "parameters": {...}}`, one or several, wherever they stand."""
+
+import json
+import re
+from typing import Any
+
+from ..envs.tools.calls import ParsedAnswer, ToolCall
+from ..envs.tools.json_calls import as_call, reason_of, unreadable
+from .reasoning import TagThoughts
+
+_TAG = "<|python_tag|>"
+_BEGINS = re.compile(r'\s*(?:<\|python_tag\|>|\{\s*"(?:name|type|function)")')
+_WANTED = '{"name": "TOOL", "parameters": {...}}'
+_DECODER = json.JSONDecoder()
+_GAP = re.compile(r"[\s;,]*")
+_MOST_FAILURES = 64  # of texts that begin like JSON; each may be read to the end of the answer
+
+
+class LlamaCalls:
+    """Reads calls that follow one another with `;`, a comma or spaces between, and text around them."""
+
+    def parse(self, text: str) -> ParsedAnswer:
+        """Take an answer apart; see `ToolCallParser`."""
+        said = TagThoughts().split(text).content
+        calls, content = list[ToolCall](), list[str]()
+        place = failures = 0
+        while (start := said.find("{", place)) >= 0 and failures < _MOST_FAILURES:
+            try:
+                value, stop = _DECODER.raw_decode(said, start)
+            except (ValueError, RecursionError) as error:
+                failures += 1
+                if not calls and _BEGINS.match(said) and said.find("{") == start:
+                    calls.append(unreadable(reason_of(error), _WANTED))
+                    place = len(said)
+                    break
+                value, stop = None, start + 1
+            is_call = _looks_like_call(value)
+            content.append(said[place : start if is_call else stop])
+            if is_call:
+                calls.append(_call(value))
+                gap = _GAP.match(said, stop)
+                stop = gap.end() if gap else stop
+            place = stop
+        content.append(said[place:])
+        return ParsedAnswer("".join(content).replace(_TAG, "").strip(), tuple(calls))
+
+
+def _looks_like_call(value: Any) -> bool:  # Any: it is JSON
+    if not isinstance(value, dict):
+        return False
+    has_name = any(isinstance(value.get(key), str) for key in ("name", "function"))
+    return has_name and ("parameters" in value or "arguments" in value)
+
+
+def _call(value: Any) -> ToolCall:
+    name = value["name"] if isinstance(value.get("name"), str) else value["function"]
+    return as_call({**value, "name": name}, _WANTED)

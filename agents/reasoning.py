@@ -1,0 +1,90 @@
+"""Reasoning parsers by name: what a model thought, apart from what it answered."""
+
+import re
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ..errors import ConfigError
+from ..registry import Registry
+from .vllm_names import VLLM_REASONING_PARSERS, OfVllm
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+DEFAULT_REASONING = "tags"
+# What opens and closes a thought, by family; where a text has several, the first to stand in it counts.
+_PAIRS = (
+    ("<think>", "</think>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+)
+_MARKS = re.compile("|".join(re.escape(mark) for pair in _PAIRS for mark in pair))
+
+
+class Thought(NamedTuple):
+    """An answer in two: its thoughts, None where it holds none, and the rest."""
+
+    reasoning: str | None
+    content: str
+
+
+class ReasoningParser(Protocol):
+    """Reads one model family's way of marking thoughts."""
+
+    def split(self, text: str) -> Thought:
+        """Take the thoughts out of an answer; whatever the model wrote, it never raises.
+
+        Args:
+            text: What the generation prompt opened on the model's behalf (such as `<think>`), and the answer with its
+                special tokens, the end of the turn left out.
+        """
+        ...
+
+
+class TagThoughts:
+    """Thoughts between `<think>` and `</think>`, or another pair of marks of this kind.
+
+    The thought ends at the last closing mark; one that never ends has no answer.
+    """
+
+    def split(self, text: str) -> Thought:
+        """Take the thoughts out of an answer; see `ReasoningParser`."""
+        first = _MARKS.search(text)
+        if first is None:
+            return Thought(None, text)
+        opening, closing = next(pair for pair in _PAIRS if first.group() in pair)
+        thought, ends, content = text.rpartition(closing)
+        if not ends:
+            thought, content = text, ""
+        return Thought(thought.strip().removeprefix(opening).strip("\n") or None, content.lstrip("\n"))
+
+
+REASONING_PARSERS: Registry[type[ReasoningParser] | OfVllm] = Registry("reasoning parser")
+REASONING_PARSERS.register(DEFAULT_REASONING)(TagThoughts)
+REASONING_PARSERS.register_lazy("openai_gptoss", "turngym.agents.harmony:HarmonyThoughts")
+for _name in ("cohere_command3", "cohere_command4"):
+    REASONING_PARSERS.register(_name)(TagThoughts)
+for _name in VLLM_REASONING_PARSERS:
+    REASONING_PARSERS.register(_name)(OfVllm(_name))
+
+
+def reasoning_parser(
+    name: str = DEFAULT_REASONING, tokenizer: "PreTrainedTokenizerBase | None" = None
+) -> ReasoningParser:
+    """Return a parser; those of vLLM are made for a tokenizer.
+
+    Raises:
+        UnknownNameError: There is none of this name; names the nearest.
+        ConfigError: It is not made for this tokenizer.
+        MissingPackageError: It is vLLM's, which is not installed.
+    """
+    entry = REASONING_PARSERS[name]
+    if not isinstance(entry, OfVllm):
+        return entry()
+    if tokenizer is None:
+        raise ConfigError(f"the reasoning parser {name!r} is vLLM's, and wants the model's tokenizer")
+    from .vllm_parsers import VllmThoughts
+
+    return VllmThoughts(entry.name, tokenizer)
