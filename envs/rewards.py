@@ -9,9 +9,9 @@ from typing import Any
 
 from ..errors import ConfigError, DeadlineError, RewardError, TurnGymError
 from ..registry import nearest
-from ..source_file import import_file
 from .daemon_threads import DaemonThreads
 from .loop_thread import LoopThread
+from .openrlhf.stand_in import load_file
 from .reward import Reward, RewardFunction, parse_rewards
 
 MAX_THREADS = 64
@@ -44,7 +44,7 @@ class FileReward:
     def __init__(self, path: str, timeout_s: float) -> None:
         self._source = str(Path(path).expanduser().resolve())
         self._timeout_s = timeout_s
-        module = import_file(path)
+        module = load_file(path)
         function = getattr(module, "reward_func", None)
         if not callable(function):
             suggestion = nearest("reward_func", [n for n, v in vars(module).items() if inspect.isfunction(v)])

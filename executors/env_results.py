@@ -17,6 +17,7 @@ class Info:
 
     score: float | None
     extra_logs: dict[str, float]
+    sampling: Mapping[str, Any] | None = None  # how to sample the turns to come; Any: see `turn_sampling`
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,13 @@ def _info(info: object, source: str) -> Info:
     if not isinstance(logs, Mapping):
         raise EnvError(f"{source} returned extra_logs of type {type(logs).__name__}; wanted a dict of numbers")
     score = info.get("score")
+    sampling = info.get("sampling")
+    if sampling is not None and not isinstance(sampling, Mapping):
+        raise EnvError(f"{source} returned sampling of type {type(sampling).__name__}; wanted a dict")
     return Info(
         score=None if score is None else _finite(score, f"{source}'s score"),
         extra_logs={str(key): _finite(value, f"{source}'s extra_logs[{key!r}]") for key, value in logs.items()},
+        sampling=sampling,
     )
 
 

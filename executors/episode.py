@@ -24,6 +24,7 @@ from .failures import EpisodeError, Stage, failure_of
 from .limits import Limits, TokenBound, token_bound
 from .retry import SeedFor
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from .turn_sampling import resampled
 
 
 class Episode:
@@ -51,6 +52,7 @@ class Episode:
         if limits.max_turn_tokens is not None:
             turn_tokens = min(turn_tokens, limits.max_turn_tokens)
         self._sampling = replace(sampling, max_tokens=turn_tokens, seed=None)
+        self._first_sampling = self._sampling
         self._max_context = min(generator.max_context, limits.max_context or generator.max_context)
         self._started_at = time.monotonic()
         self._turn = BEFORE_FIRST_TURN
@@ -72,6 +74,7 @@ class Episode:
             env_factory, task = for_task(env_factory, self._task)
             self._env = await self._pool.make(env_factory, timeout_s)
             result = checked_reset(await self._env.reset(task, timeout_s), self._env.name)
+            self._resample(result.info)
         self._take(result.info)
         with self._stage(Stage.RENDER):
             self._conversation = self._agent.begin(result.tools) if result.tools else self._agent.begin()
@@ -236,6 +239,7 @@ class Episode:
             outcome = checked_step(await self._env.step(action, self._limits.env_timeout_s), self._env.name)
             if not math.isfinite(total := sum(self._rewards) + outcome.reward):
                 raise RewardError(f"the rewards of {self._env.name} sum to {total}; wanted a finite number")
+            self._resample(outcome.info)
         self._rewards.append(outcome.reward)
         self._take(outcome.info)
         return outcome
@@ -261,6 +265,10 @@ class Episode:
 
     def _seconds_left(self) -> float:
         return self._started_at + self._limits.max_seconds - time.monotonic()
+
+    def _resample(self, info: Info) -> None:
+        if info.sampling is not None:
+            self._sampling = resampled(self._first_sampling, info.sampling)
 
     def _take(self, info: Info) -> None:
         self._score = self._score if info.score is None else info.score

@@ -242,8 +242,8 @@ NEEDS = (
     ),
     Need(
         ("data.apply_chat_template",),
-        has_prompt_env,
-        "is for the environment Prompt; --agent {s.agent} says itself what the model sees",
+        lambda s: has_prompt_env(s) or (s.agent or "").startswith("func:"),
+        "is for the environment Prompt and for func:FILE.py; --agent {s.agent} says itself what the model sees",
     ),
     Need(
         ("env_pool.num_threads",),
