@@ -162,7 +162,8 @@ class AgentFileExecutor(MultiTurn):
         if sample is None:
             raise EnvError(
                 f"{self._source} returned tokens {start} to {stop} of {len(token_ids)} as an action, "
-                "and the engine did not sample them after the tokens before; was text decoded and encoded again, or a prompt edited?"
+                "and the engine did not sample them after the tokens before; was text decoded and encoded again, or a "
+                "prompt edited?"
             )
         return sample
 
