@@ -119,6 +119,7 @@ class AgentEngine:
         seed_for: Callable[[int], int] | None,
     ) -> None:
         self.failure: Failure | None = None  # of any completion; the episode is then worth nothing
+        self.too_long: Failure | None = None  # the first prompt, which may still be cut
         self.num_completions = 0
         self.seconds = 0.0
         self.max_context = min(generator.max_context, limits.max_context or generator.max_context)
@@ -186,7 +187,7 @@ class AgentEngine:
                 f"{self._num_sampled} tokens of the episode sampled)"
             )
             if number == 0:
-                self.failure = Failure(FailureKind.PROMPT_TOO_LONG, message, -1)
+                self.too_long = Failure(FailureKind.PROMPT_TOO_LONG, message, -1)
             raise EnvError(message)
         seed = None if self._seed_for is None else self._seed_for(number)
         return replace(sampling, max_tokens=bound.max_tokens, seed=seed), bound

@@ -98,7 +98,7 @@ class AgentFileExecutor(MultiTurn):
             result = await direct(functools.partial(self._call, task, engine), self._source, self.limits.max_seconds)
             answer = self._checked(result, engine)
         except Exception as error:
-            failure = failure_of(error, Stage.ENV, engine.num_completions - 1)
+            failure = engine.too_long or failure_of(error, Stage.ENV, engine.num_completions - 1)
         finally:
             self._samples.end(episode)
         # Whatever the user's code makes of an engine's failure, nothing can be learned from what came of it.
@@ -146,7 +146,7 @@ class AgentFileExecutor(MultiTurn):
         score = None if (given := result.get("scores")) is None else number(given, f"the scores of {what}")
         logs = numbers(result.get("extra_logs"), what)
         return _Answer(
-            self._sequence(token_ids, ranges, samples),
+            self._sequence(token_ids[: max(engine.max_context, ranges[-1][1])], ranges, samples),
             self._messages(token_ids, ranges),
             samples,
             reward,

@@ -74,7 +74,7 @@ class Episode:
             env_factory, task = for_task(env_factory, self._task)
             self._env = await self._pool.make(env_factory, timeout_s)
             result = checked_reset(await self._env.reset(task, timeout_s), self._env.name)
-            self._resample(result.info)
+            self._sampling = resampled(self._first_sampling, result.info.sampling, self._sampling)
         self._take(result.info)
         with self._stage(Stage.RENDER):
             self._conversation = self._agent.begin(result.tools) if result.tools else self._agent.begin()
@@ -239,7 +239,7 @@ class Episode:
             outcome = checked_step(await self._env.step(action, self._limits.env_timeout_s), self._env.name)
             if not math.isfinite(total := sum(self._rewards) + outcome.reward):
                 raise RewardError(f"the rewards of {self._env.name} sum to {total}; wanted a finite number")
-            self._resample(outcome.info)
+            self._sampling = resampled(self._first_sampling, outcome.info.sampling, self._sampling)
         self._rewards.append(outcome.reward)
         self._take(outcome.info)
         return outcome
@@ -265,10 +265,6 @@ class Episode:
 
     def _seconds_left(self) -> float:
         return self._started_at + self._limits.max_seconds - time.monotonic()
-
-    def _resample(self, info: Info) -> None:
-        if info.sampling is not None:
-            self._sampling = resampled(self._first_sampling, info.sampling)
 
     def _take(self, info: Info) -> None:
         self._score = self._score if info.score is None else info.score

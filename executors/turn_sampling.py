@@ -11,16 +11,19 @@ from ..registry import nearest
 CHANGEABLE = ("temperature", "stop", "stop_token_ids", "max_tokens")
 
 
-def resampled(first: Sampling, changes: Mapping[str, Any]) -> Sampling:  # Any: numbers, or tuples of text or ids
-    """Return the sampling of the run with an environment's changes; without any it is the run's again.
+def resampled(first: Sampling, changes: Mapping[str, Any] | None, now: Sampling | None = None) -> Sampling:
+    """Return the sampling of the run with an environment's changes; with none of them it is the run's again.
 
     Args:
         first: The run's, whose `max_tokens` stays a bound and whose `stop_token_ids` stay.
-        changes: By the names of `Sampling`'s fields; temperature, stop, stop_token_ids and max_tokens.
+        changes: By the names of `Sampling`'s fields: temperature, stop, stop_token_ids, max_tokens. None says nothing.
+        now: The sampling so far; by default the run's.
 
     Raises:
         EnvError: Something else is to change, or the value is none.
     """
+    if changes is None:
+        return now or first
     if not changes:
         return first
     for name in changes:

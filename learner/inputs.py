@@ -13,7 +13,7 @@ from ..errors import ConfigError, DataError
 from ..executors.pools.from_options import parse_resources, parse_weights
 from ..registry import nearest
 from .option_branches import check_can_fork
-from .option_pairs import check_pairs, complaints
+from .option_pairs import check_pairs, complaints, has_agent_file
 from .option_ranges import check_ranges
 from .plan import plan_batches
 from .settings import TrainSettings
@@ -215,7 +215,7 @@ def _load(settings: TrainSettings, dataset: str, split: str, probs: str | None) 
         max_samples=data.max_samples,
         seed=settings.train.seed,
     )
-    if not (settings.agent or "").startswith("func:"):
+    if not has_agent_file(settings):
         return tasks
     from ..agents.prompt_text import with_text_prompts
 

@@ -50,6 +50,11 @@ def has_prompt_env(s: TrainSettings) -> bool:
     return s.agent in (None, "env:Prompt")
 
 
+def has_agent_file(s: TrainSettings) -> bool:
+    """Whether episodes are those of a file written for OpenRLHF."""
+    return s.agent is not None and s.agent.startswith("func:")
+
+
 NEEDS = (
     Need(
         ("critic",),
@@ -242,7 +247,7 @@ NEEDS = (
     ),
     Need(
         ("data.apply_chat_template",),
-        lambda s: has_prompt_env(s) or (s.agent or "").startswith("func:"),
+        lambda s: has_prompt_env(s) or has_agent_file(s),
         "is for the environment Prompt and for func:FILE.py; --agent {s.agent} says itself what the model sees",
     ),
     Need(

@@ -49,18 +49,18 @@ def standing_in() -> Iterator[None]:
     global _num_loading
     with _counting:
         _num_loading += 1
-        if _num_loading == 1:
-            sys.meta_path.insert(0, _FINDER)
+        if _FINDER not in sys.meta_path:
+            sys.meta_path.insert(
+                0, _FINDER
+            )  # and it stays: taken out, another thread's import would pass over the next
     try:
         yield
     finally:
         with _counting:
             _num_loading -= 1
-            if _num_loading == 0:
-                sys.meta_path.remove(_FINDER)
-                for name in STAND_INS:
-                    if _is_ours(name):
-                        del sys.modules[name]
+            for name in STAND_INS if _num_loading == 0 else ():
+                if _is_ours(name):
+                    del sys.modules[name]
 
 
 def _import(
@@ -79,6 +79,8 @@ def _import(
 
 class _Finder(MetaPathFinder):
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if _num_loading == 0:
+            return None
         parent = fullname.rpartition(".")[0]
         if fullname.partition(".")[0] != ROOT or (not _is_ours(parent) if parent else _is_installed(fullname)):
             return None  # also what an installed OpenRLHF lacks
@@ -105,7 +107,8 @@ _FINDER = _Finder()
 def _is_installed(name: str) -> bool:
     """Whether another finder knows a real package; a folder that happens to have its name is none."""
     for finder in sys.meta_path:
-        if finder is not _FINDER and (spec := finder.find_spec(name, None)) is not None:
+        find_spec = getattr(finder, "find_spec", None)
+        if finder is not _FINDER and find_spec is not None and (spec := find_spec(name, None)) is not None:
             return spec.origin is not None
     return False
 

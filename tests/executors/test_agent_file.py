@@ -1,6 +1,7 @@
 """Files written for OpenRLHF, run by executors: token for token what the engine sampled, and every way to miss that."""
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 
@@ -221,6 +222,20 @@ async def test_answers_that_cannot_be_trained_on(written, saying, body, kind, me
     assert trajectory.sequences == ()
 
 
+async def test_a_prompt_that_was_too_long_may_be_cut_and_tried_again(written, saying):
+    body = (
+        "try: await llm_engine.generate(start * 300, sampling_params)\n        except Exception: pass\n        " + WHOLE
+    )
+    assert (await run(written(EXECUTOR.format(body)), saying("abc", max_context=1000))).failure is None
+
+
+async def test_what_comes_last_is_cut_at_the_context(written, saying):
+    trajectory = await run(written(EXECUTOR.format(WHOLE + "; tokens += start * 9")), saying("abc"), sampling=SAMPLING)
+    assert len(trajectory.sequences[0]) == 7 + 36
+    short = await run(written(EXECUTOR.format(WHOLE + "; tokens += start * 9"), max_context=20), saying("abc"))
+    assert len(short.sequences[0]) == 20
+
+
 async def test_an_action_that_was_cut_short_keeps_the_first_tokens(written, saying, ids):
     trajectory = await run(
         written(EXECUTOR.format(WHOLE + "; tokens = tokens[:-1]; ranges = [(4, len(tokens))]")), saying("abc")
@@ -291,6 +306,14 @@ class AgentExecutor(AgentExecutorBase):
     assert sorted(texts) == ["ab", "cd", "ef"]
     assert executor._samples.begin() == 4
     assert not executor._samples._by_prompt  # what nobody can return any more is forgotten
+
+
+async def test_the_example_of_the_docs(tmp_path, executor, saying):
+    page = (Path(__file__).parents[2] / "docs" / "openrlhf.md").read_text()
+    (tmp_path / "agent_func.py").write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
+    trajectory = await run(executor(tmp_path / "agent_func.py"), saying("6", "7"))
+    assert [m["content"] for m in trajectory.messages] == ["1+6=", "6", "\nUser: try again\nAssistant:", "7"]
+    assert (trajectory.rewards_per_turn.tolist(), trajectory.end_reason) == ([0, 1], EndReason.TERMINATED)
 
 
 async def test_samples_are_forgotten_with_the_last_episode_that_saw_them(ids):

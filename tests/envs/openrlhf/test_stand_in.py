@@ -1,9 +1,11 @@
 """Imports of OpenRLHF: answered for a user's file and for nothing else, and never in place of an installed one."""
 
 import importlib
+import importlib.util
 import pickle
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,11 @@ from turngym.envs.openrlhf.stand_in import load_file, standing_in
 from turngym.envs.rewards import load_reward
 from turngym.errors import ConfigError
 
-NUM_FINDERS = len(sys.meta_path)
-
 
 def nothing_is_left() -> bool:
-    return not any(name.partition(".")[0] == "openrlhf" for name in sys.modules) and len(sys.meta_path) == NUM_FINDERS
+    spec = PathFinder.find_spec("openrlhf")  # a folder of that name may lie on the path
+    is_found = importlib.util.find_spec("openrlhf") is not None and spec is None
+    return not is_found and not any(name.partition(".")[0] == "openrlhf" for name in sys.modules)
 
 
 def write(folder: Path, name: str, text: str) -> Path:

@@ -40,8 +40,8 @@ def command(tiny_model, tmp_path):
     def make(file: str, more: str = "") -> list[str]:
         return (
             f"--agent_func_path {FILES / file} --pretrain {tiny_model} --prompt_data {tmp_path / 'data.jsonl'} "
-            f"--input_key prompt --label_key label --n_samples_per_prompt 2 --rollout_batch_size 2 --train_batch_size 4 "
-            f"--max_len 256 --generate_max_len 8 --init_kl_coef 0 {more}"
+            f"--input_key prompt --label_key label --n_samples_per_prompt 2 --rollout_batch_size 2 "
+            f"--train_batch_size 4 --max_len 256 --generate_max_len 8 --init_kl_coef 0 {more}"
         ).split()
 
     return make
