@@ -49,8 +49,9 @@ class AgentSession:
         Raises:
             EnvError: It answered something else than was agreed.
         """
-        instance = agent_class.__new__(agent_class)
-        await _awaited(agent_class.__init__(instance))  # which may be a coroutine
+        made_of: Any = agent_class  # no type says that `__init__` may be a coroutine
+        instance = made_of.__new__(made_of)
+        await _awaited(made_of.__init__(instance))
         label = "" if label is None else label
         result = await _awaited(instance.reset({"observation": prompt, "label": label}))
         observation = _entry(result, "observation", f"reset of {source}")
@@ -103,9 +104,9 @@ def number(value: Any, what: str) -> float:
             raise TypeError
         found = float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):
-        raise RewardError(f"{what} are {value!r:.200}; wanted a number, or a tensor of one") from None
+        raise RewardError(f"{what}: wanted a number, or a tensor of one, got {value!r:.200}") from None
     if not math.isfinite(found):
-        raise RewardError(f"{what} are {found}; wanted a finite number")
+        raise RewardError(f"{what}: wanted a finite number, got {found}")
     return found
 
 
