@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from ..envs.messages import Message, RawText, as_messages
 from ..errors import EnvError, RewardError
 
 
-@dataclass(frozen=True)
-class Info:
+class Info(NamedTuple):
     """What executors read of an info dict; the rest is the environment's own."""
 
     score: float | None
@@ -20,8 +18,7 @@ class Info:
     sampling: Mapping[str, Any] | None = None  # how to sample the turns to come; Any: see `turn_sampling`
 
 
-@dataclass(frozen=True)
-class ResetResult:
+class ResetResult(NamedTuple):
     """A checked result of `reset`."""
 
     observation: list[Message] | RawText
@@ -29,8 +26,7 @@ class ResetResult:
     tools: tuple[dict[str, Any], ...] = ()  # schemas that the model is told of; Any: they are JSON
 
 
-@dataclass(frozen=True)
-class StepOutcome:
+class StepOutcome(NamedTuple):
     """A checked result of `step`; `is_silent` says that the observation is empty."""
 
     observation: list[Message] | RawText
@@ -78,14 +74,13 @@ def _unpacked(result: object, length: int, source: str, wanted: str) -> tuple[An
 
 
 def _info(info: object, source: str) -> Info:
-    if not isinstance(info, Mapping):
+    if type(info) is not dict and not isinstance(info, Mapping):  # asking an abstract class takes its time
         raise EnvError(f"{source} returned an info of type {type(info).__name__}; wanted a dict")
-    logs = info.get("extra_logs") or {}
-    if not isinstance(logs, Mapping):
+    logs, score = info.get("extra_logs") or {}, info.get("score")
+    if type(logs) is not dict and not isinstance(logs, Mapping):
         raise EnvError(f"{source} returned extra_logs of type {type(logs).__name__}; wanted a dict of numbers")
-    score = info.get("score")
     sampling = info.get("sampling")
-    if sampling is not None and not isinstance(sampling, Mapping):
+    if sampling is not None and type(sampling) is not dict and not isinstance(sampling, Mapping):
         raise EnvError(f"{source} returned sampling of type {type(sampling).__name__}; wanted a dict")
     return Info(
         score=None if score is None else _finite(score, f"{source}'s score"),
