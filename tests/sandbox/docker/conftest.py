@@ -25,7 +25,7 @@ def our_containers() -> list[str]:
     return [name for name in listed if name.startswith(f"turngym-{os.getpid()}-")]
 
 
-async def wait_for(condition, timeout_s: float = 10.0) -> None:
+async def wait_for(condition, timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.05)
