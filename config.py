@@ -1,5 +1,6 @@
 """The whole configuration of a run: every folder's options in one tree, from the command line or a YAML file."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import tyro
 from .envs.options import DataOptions, EnvPoolOptions, RewardOptions
 from .errors import ConfigError
 from .executors.options import EvalOptions, RolloutOptions, VllmOptions
+from .learner.openrlhf.translate import Translation, translate_serve, translate_train
 from .learner.options import (
     ActorOptions,
     AlgoOptions,
@@ -32,7 +34,8 @@ class TrainConfig:
     """Train a language model in an environment."""
 
     agent: str | None = None
-    """What is trained: env:NAME, env:module:Class, env:path/to/file.py:Class, or env:COLLECTION/NAME."""
+    """What is trained: env:NAME, env:module:Class, env:path/to/file.py:Class, env:COLLECTION/NAME, or func:FILE.py with
+    an AgentExecutor as OpenRLHF has it."""
     agent_args: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
     """Its own arguments, given as --agent_args.KEY VALUE."""
     actor: ActorOptions = field(default_factory=ActorOptions)
@@ -68,22 +71,23 @@ class TrainConfig:
 
 
 def parse_train(arguments: Sequence[str]) -> TrainConfig:
-    """Return the configuration that `turngym train ARGUMENTS` means; --help prints and exits.
+    """Return the configuration that `turngym train ARGUMENTS` means, or OpenRLHF's command; --help prints and exits.
 
     Raises:
-        ConfigError: An option is unknown; names the nearest. tyro itself exits with 2 for a value it cannot read.
+        ConfigError: An option is unknown, and the nearest is named; or it is one of OpenRLHF's that cannot be honoured,
+            and what to give is. tyro itself exits with 2 for a value it cannot read.
     """
     words, agent_args, files = _split(arguments)
     defaults = TrainConfig()
     for path in files:
         defaults = read_yaml(path, defaults)
     defaults = replace(defaults, agent_args={**defaults.agent_args, **agent_args})
-    return _parse(words, defaults, "turngym train")
+    return _parse(_ours(translate_train(words)), defaults, "turngym train")
 
 
 def parse_serve_rm(arguments: Sequence[str]) -> ServeRmOptions:
     """Return what `turngym serve-rm ARGUMENTS` means; as `parse_train`."""
-    return _parse(arguments, ServeRmOptions(), "turngym serve-rm")
+    return _parse(_ours(translate_serve(arguments)), ServeRmOptions(), "turngym serve-rm")
 
 
 def option_names(options: Any, prefix: str = "") -> list[str]:
@@ -138,6 +142,13 @@ def _parse(words: Sequence[str], defaults: T, command: str) -> T:
             f"unknown option {name!r}.{hint.replace(chr(39), chr(39) + '--', 1)} '{command} --help' lists all"
         )
     return config
+
+
+def _ours(translation: Translation) -> list[str]:
+    """Return the words, and tell the user what was said otherwise."""
+    for note in translation.notes:
+        print(f"turngym: {note}", file=sys.stderr)
+    return translation.words
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any], list[str]]:

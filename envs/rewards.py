@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError, RewardError
 from ..registry import nearest
-from ..source_file import import_file
+from .openrlhf.stand_in import load_file
 from .reward import Reward, RewardFunction, parse_rewards
 from .task import Task
 from .trl_rewards import TrlReward, trl_functions
@@ -33,7 +33,7 @@ def load_reward(remote_url: str, *, timeout_s: float = 180.0) -> AnyReward:
     if len(parts) != 1 or not parts[0].endswith(".py"):
         raise ConfigError(f"a reward function is one .py file or http(s) URLs, got {remote_url!r}")
     source = str(Path(parts[0]).expanduser().resolve())
-    module = import_file(source)
+    module = load_file(source)
     if functions := trl_functions(module):
         return TrlReward(source, functions, getattr(module, "reward_weights", None), timeout_s=timeout_s)
     return FileReward(source, timeout_s=timeout_s)
@@ -66,7 +66,7 @@ class FileReward:
 
     def __init__(self, path: str, timeout_s: float) -> None:
         self._source = str(Path(path).expanduser().resolve())
-        self._function = _reward_func(import_file(path), self._source)
+        self._function = _reward_func(load_file(path), self._source)
         self._calls = UserCalls(timeout_s)
 
     async def __call__(self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> list[Reward]:

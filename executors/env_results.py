@@ -15,6 +15,7 @@ class Info(NamedTuple):
 
     score: float | None
     extra_logs: dict[str, float]
+    sampling: Mapping[str, Any] | None = None  # how to sample the turns to come; Any: see `turn_sampling`
 
 
 class ResetResult(NamedTuple):
@@ -78,9 +79,13 @@ def _info(info: object, source: str) -> Info:
     logs, score = info.get("extra_logs") or {}, info.get("score")
     if type(logs) is not dict and not isinstance(logs, Mapping):
         raise EnvError(f"{source} returned extra_logs of type {type(logs).__name__}; wanted a dict of numbers")
+    sampling = info.get("sampling")
+    if sampling is not None and type(sampling) is not dict and not isinstance(sampling, Mapping):
+        raise EnvError(f"{source} returned sampling of type {type(sampling).__name__}; wanted a dict")
     return Info(
         score=None if score is None else _finite(score, f"{source}'s score"),
         extra_logs={str(key): _finite(value, f"{source}'s extra_logs[{key!r}]") for key, value in logs.items()},
+        sampling=sampling,
     )
 
 

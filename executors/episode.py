@@ -25,6 +25,7 @@ from .failures import EpisodeError, Stage, failure_of
 from .limits import Limits, TokenBound, token_bound
 from .retry import SeedFor
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from .turn_sampling import resampled
 
 _NO_SECONDS = dict.fromkeys((stage.value for stage in Stage), 0.0)
 
@@ -55,7 +56,7 @@ class Episode:
             turn_tokens = min(turn_tokens, limits.max_turn_tokens)
         if turn_tokens != sampling.max_tokens or sampling.seed is not None:
             sampling = replace(sampling, max_tokens=turn_tokens, seed=None)
-        self._sampling = sampling
+        self._first_sampling = self._sampling = sampling
         self._max_context = min(generator.max_context, limits.max_context or generator.max_context)
         self._started_at = time.monotonic()
         self._turn = BEFORE_FIRST_TURN
@@ -77,6 +78,7 @@ class Episode:
             env_factory, task = for_task(env_factory, self._task)
             self._env = await self._pool.make(env_factory, timeout_s)
             result = checked_reset(await self._env.reset(task, timeout_s), self._env.name)
+            self._sampling = resampled(self._first_sampling, result.info.sampling, self._sampling)
         self._take(result.info)
         with self._stage(Stage.RENDER):
             self._conversation = self._agent.begin(result.tools) if result.tools else self._agent.begin()
@@ -240,6 +242,7 @@ class Episode:
             outcome = checked_step(await self._env.step(action, self._limits.env_timeout_s), self._env.name)
             if not math.isfinite(total := sum(self._rewards) + outcome.reward):
                 raise RewardError(f"the rewards of {self._env.name} sum to {total}; wanted a finite number")
+            self._sampling = resampled(self._first_sampling, outcome.info.sampling, self._sampling)
         self._rewards.append(outcome.reward)
         self._take(outcome.info)
         return outcome

@@ -18,6 +18,7 @@ from ..envs.mixed_tasks import member_of
 from ..envs.options import EnvPoolOptions
 from ..envs.task import Task
 from ..errors import ConfigError
+from .agent_file import make_executor
 from .branching import Branching
 from .buffer import Group
 from .devices import take_devices
@@ -27,7 +28,6 @@ from .engines.vllm import VllmConfig, VllmEngine
 from .failover import Failover
 from .fleet_engine import Burst
 from .limits import Limits
-from .multi_turn import MultiTurn
 from .peers import peer
 from .pools.base import States
 from .pools.env_classes import family_of
@@ -74,7 +74,7 @@ class RolloutActor:
         agent.readers.check()
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
         pool = make_pool(config.env_pool, config.limits.max_seconds)
-        self._executor = MultiTurn(agent, config.env, pool, config.limits)
+        self._executor = make_executor(agent, config.env, pool, config.limits, tokenizer)
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
         self._failover = Failover(self._engine)
         self._generator: Generator = self._failover

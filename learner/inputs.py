@@ -14,7 +14,7 @@ from ..executors.pools.from_options import parse_resources, parse_weights
 from ..registry import nearest
 from .option_branches import check_can_fork
 from .option_determinism import check_sides
-from .option_pairs import check_pairs, complaints
+from .option_pairs import check_pairs, complaints, has_agent_file
 from .option_ranges import check_ranges
 from .plan import plan_batches
 from .settings import TrainSettings
@@ -129,8 +129,12 @@ def _environment(settings: TrainSettings) -> EnvFactory:
             )
         return resolve("Prompt", _prompt_arguments(settings, url))
     kind, _, spec = agent.partition(":")
+    if kind == "func" and spec:
+        return _agent_file(settings, spec)
     if kind != "env" or not spec:
-        raise ConfigError(f"--agent {agent!r}: wanted env:NAME, env:module:Class, env:path/to/file.py:Class")
+        raise ConfigError(
+            f"--agent {agent!r}: wanted env:NAME, env:module:Class, env:path/to/file.py:Class, func:path/to/file.py"
+        )
     given = _prompt_arguments(settings, url) if spec == "Prompt" else {}
     if url is not None and spec != "Prompt":
         if not takes_remote_url(spec):
@@ -140,6 +144,25 @@ def _environment(settings: TrainSettings) -> EnvFactory:
             )
         given = {"remote_url": url, "timeout_s": settings.reward.timeout_s}
     return resolve(spec, given | dict(settings.agent_args))
+
+
+def _agent_file(settings: TrainSettings, path: str) -> EnvFactory:
+    """Return the agent of a file written for OpenRLHF, which is shown how the run samples."""
+    from ..envs.openrlhf.env import agent_file
+
+    if settings.reward.remote_url is not None:
+        raise ConfigError(
+            f"--reward.remote_url is for environments that give no reward, and the agent of {path!r} gives its own; "
+            "leave one of them out"
+        )
+    rollout = settings.rollout
+    sampling = {
+        "temperature": rollout.temperature,
+        "top_p": rollout.top_p,
+        "max_tokens": rollout.max_new_tokens,
+        "stop": list(rollout.stop),
+    }
+    return agent_file(path, {"sampling": sampling} | dict(settings.agent_args))
 
 
 def _prompt_arguments(settings: TrainSettings, url: str | None) -> dict[str, object]:
@@ -184,7 +207,7 @@ def _load(settings: TrainSettings, dataset: str, split: str, probs: str | None) 
     from ..envs.datasets import load_tasks
 
     data = settings.data
-    return load_tasks(
+    tasks = load_tasks(
         dataset,
         split=split,
         input_key=data.input_key,
@@ -194,6 +217,12 @@ def _load(settings: TrainSettings, dataset: str, split: str, probs: str | None) 
         max_samples=data.max_samples,
         seed=settings.train.seed,
     )
+    if not has_agent_file(settings):
+        return tasks
+    from ..agents.prompt_text import with_text_prompts
+
+    model = check_model(settings.actor.model_name_or_path, "--actor.model_name_or_path")
+    return with_text_prompts(tasks, model if data.apply_chat_template else None)
 
 
 def count_steps(settings: TrainSettings, num_tasks: int) -> int:

@@ -50,6 +50,11 @@ def has_prompt_env(s: TrainSettings) -> bool:
     return s.agent in (None, "env:Prompt")
 
 
+def has_agent_file(s: TrainSettings) -> bool:
+    """Whether episodes are those of a file written for OpenRLHF."""
+    return s.agent is not None and s.agent.startswith("func:")
+
+
 NEEDS = (
     Need(
         ("critic",),
@@ -242,8 +247,8 @@ NEEDS = (
     ),
     Need(
         ("data.apply_chat_template",),
-        has_prompt_env,
-        "is for the environment Prompt; --agent {s.agent} says itself what the model sees",
+        lambda s: has_prompt_env(s) or has_agent_file(s),
+        "is for the environment Prompt and for func:FILE.py; --agent {s.agent} says itself what the model sees",
     ),
     Need(
         ("env_pool.num_threads",),

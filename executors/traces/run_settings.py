@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from ...agents.base import Sampling
 from ...envs.factory import EnvFactory
+from ...envs.openrlhf.env import agent_file
 from ...envs.options import DataOptions, EnvPoolOptions, RewardOptions
 from ...envs.resolution import resolve
 from ...errors import ConfigError
@@ -41,6 +42,9 @@ def environment(tree: Tree, options: ReplayOptions) -> EnvFactory:
     if agent is None:
         raise ConfigError("no config.yaml is near the episodes to say what was played; give --agent env:NAME")
     kind, _, spec = agent.partition(":")
+    if kind == "func" and spec:
+        arguments = dict(tree.get("agent_args") or {}) if agent == own else {}
+        return agent_file(spec, {**arguments, **options.agent_args})
     if kind != "env" or not spec:
         raise ConfigError(f"--agent {agent!r}: wanted env:NAME, env:module:Class, env:path/to/file.py:Class")
     arguments = dict(tree.get("agent_args") or {}) if agent == own else {}

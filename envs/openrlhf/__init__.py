@@ -1,0 +1,1 @@
+"""What files written for OpenRLHF need here: the modules they import, and agents of theirs as environments."""

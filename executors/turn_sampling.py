@@ -1,0 +1,42 @@
+"""What an environment may change of how the turns to come are sampled: what the learner can follow turn by turn."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..agents.base import Sampling
+from ..errors import EnvError
+from ..registry import nearest
+
+CHANGEABLE = ("temperature", "stop", "stop_token_ids", "max_tokens")
+
+
+def resampled(first: Sampling, changes: Mapping[str, Any] | None, now: Sampling | None = None) -> Sampling:
+    """Return the sampling of the run with an environment's changes; with none of them it is the run's again.
+
+    Args:
+        first: The run's, whose `max_tokens` stays a bound and whose `stop_token_ids` stay.
+        changes: By the names of `Sampling`'s fields: temperature, stop, stop_token_ids, max_tokens. None says nothing.
+        now: The sampling so far; by default the run's.
+
+    Raises:
+        EnvError: Something else is to change, or the value is none.
+    """
+    if changes is None:
+        return now or first
+    if not changes:
+        return first
+    for name in changes:
+        if name not in CHANGEABLE:
+            raise EnvError(f"an environment cannot change {name!r} of sampling.{nearest(str(name), CHANGEABLE)}")
+    found = dict(changes)
+    try:
+        if "max_tokens" in found:
+            found["max_tokens"] = min(first.max_tokens, int(found["max_tokens"]))
+        if "stop" in found:
+            found["stop"] = tuple(found["stop"])
+        if "stop_token_ids" in found:
+            found["stop_token_ids"] = tuple(dict.fromkeys((*found["stop_token_ids"], *first.stop_token_ids)))
+        return replace(first, **found)
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"an environment asked for sampling with {dict(changes)!r}: {error}") from error
