@@ -6,6 +6,7 @@ from typing import Any
 
 from ...errors import ConfigError, EnvError
 from ..rewards import load_reward
+from ..trl_rewards import TrlReward
 from .sampling import SamplingParams
 from .session import AgentSession
 
@@ -116,7 +117,12 @@ class SingleTurnAgentExecutor(AgentExecutorBase):
 
     def __init__(self, remote_rm_url: str | list[str] | None = None) -> None:
         urls = remote_rm_url if isinstance(remote_rm_url, str | None) else ",".join(remote_rm_url)
-        self._reward = load_reward(urls) if urls else None
+        reward = load_reward(urls) if urls else None
+        if isinstance(reward, TrlReward):
+            raise ConfigError(
+                f"{urls!r} is written for TRL; OpenRLHF's agents want reward_func(queries, prompts, labels)"
+            )
+        self._reward = reward
 
     async def execute(
         self,
