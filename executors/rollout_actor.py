@@ -5,17 +5,19 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..agents.base import Completion, Generator, Sampling
-from ..agents.chat import agent_for
+from ..agents.chat import ChatAgent, agent_for
+from ..agents.frameworks.factory import AgentFactory
 from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
 from ..envs.mixed_tasks import member_of
 from ..envs.options import EnvPoolOptions
+from ..envs.rewards import load_reward
 from ..envs.task import Task
 from ..errors import ConfigError
 from .branching import Branching
@@ -40,6 +42,9 @@ from .tree import SeatOf, run_attempts
 from .turn_gate import ScheduledSeat, ScheduledTurns, TurnGate
 from .weights import Bucket
 
+if TYPE_CHECKING:
+    from .openai_server import AgentEpisodes
+
 # Objects made before Python looks for cycles. Thousands of episodes live here at once; going over them again and again,
 # at Python's own 700, took even a bare loop over 65,000 of them a fifth of its time.
 GC_THRESHOLD = 50_000
@@ -51,7 +56,7 @@ class RolloutConfig:
     """What a rollout actor is made with; picklable."""
 
     engine: VllmConfig
-    env: EnvFactory
+    env: EnvFactory | AgentFactory
     limits: Limits
     env_pool: EnvPoolOptions = field(default_factory=EnvPoolOptions)
     max_retries: int = 2
@@ -70,8 +75,9 @@ class RolloutActor:
         tokenizer = load_tokenizer(config.engine.model)
         agent = agent_for(tokenizer)
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
-        pool = make_pool(config.env_pool, config.limits.max_seconds)
-        self._executor = MultiTurn(agent, config.env, pool, config.limits)
+        self._pool = make_pool(config.env_pool, config.limits.max_seconds)
+        self._user_agents = _user_agents(config, agent)
+        self._executor = self._user_agents or MultiTurn(agent, config.env, self._pool, config.limits)
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
         self._failover = Failover(self._engine)
         self._generator: Generator = self._failover
@@ -84,7 +90,9 @@ class RolloutActor:
 
     async def start(self) -> int:
         """Start the engine, and workers for environments where they are asked for; return the context length."""
-        await self._executor.env_pool.start()
+        await self._pool.start()
+        if self._user_agents is not None:
+            await self._user_agents.start()
         await self._engine.start()
         return self._engine.max_context
 
@@ -154,7 +162,7 @@ class RolloutActor:
 
     def _generator_for(self, task: Task) -> Generator:
         """Return the engine as the family of a task's environment sees it."""
-        if self._gate is None:
+        if self._gate is None or isinstance(self._config.env, AgentFactory):
             return self._generator
         env = self._config.env.for_task(task)
         return GatedGenerator(self._generator, self._gate, family_of(env.env_class, env))
@@ -212,15 +220,15 @@ class RolloutActor:
 
     async def pool_stats(self) -> PoolStats:
         """Return how the environments' calls stand; `pools.stats.pool_metrics` makes a step's metrics of it."""
-        return self._executor.env_pool.stats()
+        return self._pool.stats()
 
     async def pool_states(self, timeout_s: float) -> States:
         """Return what classes of environments keep beyond their episodes, for a checkpoint."""
-        return await self._executor.env_pool.state_dict(timeout_s)
+        return await self._pool.state_dict(timeout_s)
 
     async def load_pool_states(self, states: States) -> None:
         """Take this actor's part of what a checkpoint holds; before the first episode."""
-        self._executor.env_pool.load_state_dict(states)
+        self._pool.load_state_dict(states)
 
     async def health(self) -> None:
         """Raise `EngineDeadError` unless the engine answers."""
@@ -246,7 +254,20 @@ class RolloutActor:
     async def close(self) -> None:
         """Stop the engine and leave no process behind."""
         await self._engine.close()
-        self._executor.env_pool.close()
+        if self._user_agents is not None:
+            await self._user_agents.close()
+        self._pool.close()
+
+
+def _user_agents(config: RolloutConfig, agent: ChatAgent) -> "AgentEpisodes | None":
+    """Return what runs the episodes of a user's own agent; None where it is an environment that is trained in."""
+    if not isinstance(config.env, AgentFactory):
+        return None
+    from .openai_server import AgentEpisodes  # needs packages that environments do not
+
+    env = config.env
+    reward = None if env.remote_url is None else load_reward(env.remote_url, timeout_s=env.reward_timeout_s)
+    return AgentEpisodes(agent, env(), config.limits, reward=reward, name=f"--agent {env.spec}")
 
 
 def _gate(config: RolloutConfig) -> FairGate | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..agents.frameworks.factory import KINDS
 from ..errors import ConfigError
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .loss_choice import CONSTANT_LENGTH, aggregation_choice
@@ -48,6 +49,11 @@ def _evaluates(s: TrainSettings) -> bool:
 def has_prompt_env(s: TrainSettings) -> bool:
     """Whether episodes are those of the environment Prompt."""
     return s.agent in (None, "env:Prompt")
+
+
+def has_user_agent(s: TrainSettings) -> bool:
+    """Whether episodes are those of an agent of the user's own, which is no environment."""
+    return s.agent is not None and s.agent.partition(":")[0] in KINDS
 
 
 NEEDS = (
@@ -244,6 +250,16 @@ NEEDS = (
         ("data.apply_chat_template",),
         has_prompt_env,
         "is for the environment Prompt; --agent {s.agent} says itself what the model sees",
+    ),
+    Need(
+        ("env_pool",),
+        lambda s: not has_user_agent(s),
+        "is for environments, and --agent {s.agent} is none; --agent_args.max_concurrency says how many run at once",
+    ),
+    Need(
+        ("train.full_determinism_enable",),
+        lambda s: not has_user_agent(s),
+        "is for environments: in what order the requests of --agent {s.agent} come is not up to the run",
     ),
     Need(
         ("env_pool.num_threads",),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...envs.factory import EnvFactory
 from ...envs.rewards import load_reward
 from ...envs.task import Split, Task
 from ...errors import ConfigError, UnknownNameError
@@ -73,6 +74,11 @@ class AgentFactory:
     def complaints(self) -> list[str]:
         """Return what is doubtful."""
         return [] if self.remote_url is not None else self().complaints()
+
+    @property
+    def members(self) -> Mapping[str, EnvFactory]:
+        """None: agents are not mixed."""
+        return {}
 
     @property
     def _function(self) -> str:

@@ -15,8 +15,8 @@ from ...envs.arguments import check_arguments
 from ...envs.task import Split, Task
 from ...errors import ConfigError, MissingPackageError
 from ...registry import Registry
-from .calls import Calls
 from .base import Endpoint
+from .calls import Calls
 from .function import bound, load_function, named_parameters, split_concurrency, tasks_beside
 
 Build = Callable[[Any], Any]  # from a framework's model to its agent, or to an awaitable of it
@@ -110,7 +110,8 @@ def package(module: str, framework: str) -> Any:
         return import_module(module)
     except ImportError as missing:
         raise MissingPackageError(
-            f"--agent framework:{framework} needs the package {module!r}: pip install 'turngym[{framework}]' ({missing})"
+            f"--agent framework:{framework} needs the package {module!r}: pip install 'turngym[{framework}]' "
+            f"({missing})"
         ) from missing
 
 

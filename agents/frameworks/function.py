@@ -29,12 +29,13 @@ class FunctionAgent:
         self._function = load_function(target)
         self._kwargs = own
         self._names = named_parameters(self._function, GIVEN)
-        check_arguments(f"agent {target!r}", self._function, own, hidden=self._names)
         if not {"base_url", "api_key"} <= set(self._names):
+            takes = ", ".join(inspect.signature(self._function).parameters) or "nothing"
             raise ConfigError(
-                f"agent {target!r} takes {', '.join(inspect.signature(self._function).parameters) or 'nothing'}; wanted "
-                f"run({', '.join(GIVEN)}): base_url and api_key are where its model is"
+                f"agent {target!r} takes {takes}; wanted run({', '.join(GIVEN)}): base_url and api_key tell where its "
+                "model is"
             )
+        check_arguments(f"agent {target!r}", self._function, own, hidden=self._names)
         self._calls = Calls(self.max_concurrency, "turngym-agent")
 
     async def run(self, task: Task, endpoint: Endpoint) -> Any:

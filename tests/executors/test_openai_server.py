@@ -308,15 +308,14 @@ async def test_limits_are_told_to_the_agent_and_end_the_episode(play, limits, en
         try:
             await ask(endpoint, *"abcdefgh")
         except httpx.HTTPStatusError as error:
-            assert error.response.status_code == 400
-            codes.append(error.response.json()["error"]["code"])
+            codes.append((error.response.status_code, error.response.json()["error"]["code"]))
             raise
 
     async def reward(queries, prompts, labels):
         return [Reward(1.0, 1.0)]
 
     trajectory = await play(run, limits=limits, reward=reward)
-    assert codes == ["context_length_exceeded" if end is EndReason.CONTEXT else end.value]
+    assert codes == [(400, "context_length_exceeded" if end is EndReason.CONTEXT else end.value)]
     assert (trajectory.end_reason, trajectory.num_turns) == (end, 2)
     assert trajectory.turn_ends == (TurnEnd.STOP, turn_end)
     trajectory = await play(run, limits=limits)  # the agent raised, and nothing else gives a reward
