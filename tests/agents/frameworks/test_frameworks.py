@@ -70,10 +70,8 @@ def add(a: int, b: int) -> int:
 def build(model):
     return CodeAgent([add], model, verbosity_level=0)
 """
-CODE = [
-    "Thought: I add.\n<code>\nprint(add(17, 25))\n</code>",
-    "Thought: done.\n<code>\nfinal_answer('It is 42.')\n</code>",
-]
+FIRST = "Thought: I add.\n<code>\nprint(add(17, 25))\n</code>"
+LAST = "Thought: done.\n<code>\nfinal_answer('It is 42.')\n</code>"
 PACKAGES = {
     "autogen": "autogen_agentchat",
     "langgraph": "langchain_openai",
@@ -112,7 +110,7 @@ def need(framework: str) -> None:
         ("openai-agents", OPENAI_AGENTS + SCORE, TEXTS),
         ("langgraph", LANGGRAPH, TEXTS),
         ("autogen", AUTOGEN + SCORE, TEXTS),
-        ("smolagents", SMOLAGENTS + SCORE, CODE),
+        ("smolagents", SMOLAGENTS + SCORE, [LAST]),
     ],
 )
 @pytest.mark.slow  # importing them takes seconds
@@ -126,11 +124,30 @@ async def test_a_framework_has_the_tokens_of_the_multi_turn_executor(
     script = script_of(texts)
     trajectory = await play(script, TASK, f"framework:{framework}", **arguments)
     assert trajectory.failure is None, trajectory.failure
-    assert (trajectory.num_turns, trajectory.reward) == (2, 1.0)
-    assert "42" in script.shown()[1]  # what the tool said
+    assert (trajectory.num_turns, trajectory.reward) == (len(texts), 1.0)
+    assert all("42" in shown for shown in script.shown()[1:])  # what the tool said
     (sequence,) = trajectory.sequences  # one context, and nothing that was rendered anew
     assert sequence.num_actions == sum(len(text.encode()) + 1 for text in texts)
     await check_against_multi_turn(trajectory, texts, tools=tools_seen[0])
+
+
+@pytest.mark.slow
+async def test_smolagents_rewrites_what_was_answered_and_each_step_is_trained_as_it_was_sampled(
+    script_of, play, agent_file
+):
+    need("smolagents")
+    path = agent_file(SMOLAGENTS + SCORE)
+    script = script_of([FIRST, LAST])
+    trajectory = await play(
+        script, TASK, "framework:smolagents", entry=f"{path}:build", score=f"{path}:score", max_concurrency=1
+    )
+    assert trajectory.failure is None, trajectory.failure
+    assert trajectory.reward == 1.0
+    assert "Calling tools:" in script.shown()[1]  # nobody sampled this
+    for sequence, request, text in zip(trajectory.sequences, script.engine.requests, [FIRST, LAST], strict=True):
+        assert sequence.token_ids[: len(request.prompt_ids)].tolist() == request.prompt_ids.tolist()
+        assert not sequence.is_action[: len(request.prompt_ids)].any()
+        assert sequence.num_actions == len(text) + 1
 
 
 async def test_a_framework_of_ones_own(script_of, play, agent_file):
