@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from ..envs.messages import Message, RawText
 from ..errors import TemplateError
 from .base import Completion, Sampling, StopReason
 from .prefix import NOTHING_SAID, Reading, end_of_answer, why_rewritten
-from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder
+from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder, common_length
 from .template import ChatMessage, ChatTemplate, text_of
 from .tokenizer import Codec
 from .tool_calls import DEFAULT_PARSER
@@ -142,8 +142,8 @@ class ChatConversation:
         self._builder = SequenceBuilder()
         self._pieces: list[_Piece] = []  # of the sequence being built
         self._has_actions = False  # whether anything was sampled in it
-        self._earlier: list[SequenceBuilder] = []
-        self._forks: list[str] = []
+        self._earlier: tuple[SequenceBuilder, ...] = ()
+        self._forks: tuple[str, ...] = ()
 
     @property
     def messages(self) -> list[Message]:
@@ -153,7 +153,7 @@ class ChatConversation:
     @property
     def forks(self) -> tuple[str, ...]:
         """Why each sequence after the first began."""
-        return tuple(self._forks)
+        return self._forks
 
     def observe(self, observation: list[Message] | RawText, *, is_last: bool = False) -> None:
         """Append what the environment said; only this is tokenised.
@@ -197,13 +197,12 @@ class ChatConversation:
             self._view = None  # two completions on end: the model went on by itself, which is no chat
         self._has_actions = self._has_actions or len(ids) > 0
         self._note_piece(len(ids), -1)
-        num_end = self._codec.num_special(ids[::-1], _MOST_END_TOKENS)
-        body = self._codec.decode(ids[: len(ids) - num_end])
-        self._answer = _Answer(ids, num_end, body)
-        self._messages.append(Message(role="assistant", content=body))
+        said = self._codec.said(ids, _MOST_END_TOKENS)
+        self._answer = _Answer(ids, said.num_end, said.body)
+        self._messages.append(Message(role="assistant", content=said.body))
         return Action(
-            self._codec.without_special(ids, num_end, body),
-            raw=self._codec.with_end(ids, num_end, body),
+            said.plain,
+            raw=said.raw,
             query=self._codec.decode(self._builder.token_ids()) if with_query else None,
             is_cut=completion.stop_reason is StopReason.LENGTH,
         )
@@ -214,12 +213,11 @@ class ChatConversation:
         twin._messages, twin._chat = list(self._messages), list(self._chat)
         twin._builder = self._builder.fork()
         twin._pieces = [copy.copy(piece) for piece in self._pieces]
-        twin._earlier, twin._forks = list(self._earlier), list(self._forks)
         return twin
 
     def sequences(self) -> tuple[Sequence, ...]:
         """All sequences so far; each sampled token is an action in exactly one."""
-        return tuple(builder.build() for builder in [*self._earlier, self._builder])
+        return tuple(builder.build() for builder in (*self._earlier, self._builder))
 
     def _add_raw(self, text: str) -> None:
         if not text:
@@ -252,7 +250,8 @@ class ChatConversation:
             if stop is not None:
                 if self._answer is not None:
                     self._pieces[-1].end = stop
-                self._append(self._encode_next(text[stop:]), len(text))
+                ids = self._encode_next(text[stop:]) if self._pieces else self._encode_first(text, new)
+                self._append(ids, len(text))
                 self._chat, self._view = chat, text
                 return
             rewritten = rewritten or (reading, text)
@@ -286,6 +285,12 @@ class ChatConversation:
             for message in template.answers(body):
                 yield Reading([message], body, self._codec.decode_few(end_ids))
 
+    def _encode_first(self, text: str, new: list[ChatMessage]) -> NDArray[np.int32]:
+        """Tokenise the first prompt; what stands before the user's own words is mostly the same in all episodes."""
+        said = next((text_of(cast(Message, message)) for message in new if message["role"] == "user"), None)
+        place = text.find(said.strip()) if said else 0
+        return self._codec.encode_first(text[: max(place, 0)], text[max(place, 0) :])
+
     def _encode_next(self, text: str) -> NDArray[np.int32]:
         start, stop = (self._pieces[-1].start, self._pieces[-1].stop) if self._pieces else (0, 0)
         return self._codec.encode_after(self._builder.token_ids()[start:stop], text)
@@ -305,8 +310,8 @@ class ChatConversation:
         pieces = self._pieces[:-1] if self._answer is not None else self._pieces
         kept = pieces[: bisect_left(pieces, True, key=lambda piece: not text.startswith(view[: piece.end]))]
         if self._has_actions:
-            self._earlier.append(self._builder)
-            self._forks.append(reason)
+            self._earlier += (self._builder,)
+            self._forks += (reason,)
         self._pieces = kept
         rest = self._encode_next(text[kept[-1].end if kept else 0 :])
         kept_ids = self._builder.token_ids()[: kept[-1].stop if kept else 0]
@@ -320,7 +325,7 @@ class ChatConversation:
         """Return a builder for a context that begins with these ids, branching off the sequence before it."""
         if not self._earlier:
             return SequenceBuilder()
-        shared = _common_length(self._earlier[-1].token_ids(), token_ids)
+        shared = common_length(self._earlier[-1].token_ids(), token_ids)
         return SequenceBuilder(parent=(len(self._earlier) - 1, shared), fork_reason=self._forks[-1])
 
 
@@ -332,9 +337,3 @@ def _plain_text(observation: list[Message]) -> str:
             f"{', '.join(message['role'] for message in observation)}; return a str, or apply the template"
         )
     return "".join(text_of(message) or "" for message in observation)
-
-
-def _common_length(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
-    length = min(len(left), len(right))
-    different = np.flatnonzero(left[:length] != right[:length])
-    return int(different[0]) if len(different) else length

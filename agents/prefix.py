@@ -1,15 +1,14 @@
 """Does a rendered history begin with what the model read and wrote? And if not, why."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .template import ChatMessage, TemplateShape
 
 _EXCERPT_CHARS = 32
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """One way to tell a template what was sampled.
 
     Attributes:

@@ -1,7 +1,7 @@
 """The tokens of one context, as arrays of one length, and the builder that grows them."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +58,20 @@ class Sequence:
     def num_actions(self) -> int:
         """How many tokens were sampled here."""
         return int(self.is_action.sum())
+
+    def cut(self, max_tokens: int) -> "Sequence":
+        """Return what fits: an observation that nobody will answer may be too long for the context; actions fit."""
+        if len(self) <= max_tokens:
+            return self
+        return replace(
+            self,
+            token_ids=self.token_ids[:max_tokens],
+            is_action=self.is_action[:max_tokens],
+            logprobs=self.logprobs[:max_tokens],
+            versions=self.versions[:max_tokens],
+            turn=self.turn[:max_tokens],
+            parent=None if self.parent is None else (self.parent[0], min(self.parent[1], max_tokens)),
+        )
 
 
 class SequenceBuilder:
@@ -140,3 +154,10 @@ class _Piece(NamedTuple):
     stop: int
     turn: int
     sampled: _Sampled | None  # None for context
+
+
+def common_length(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
+    """Return how many tokens two contexts begin with alike."""
+    length = min(len(left), len(right))
+    different = np.flatnonzero(left[:length] != right[:length])
+    return int(different[0]) if len(different) else length

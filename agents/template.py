@@ -1,5 +1,6 @@
 """A model's chat template: rendering with it, and what it puts around an answer, probed once."""
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from ..envs.messages import Message
 from ..errors import ConfigError, TemplateError
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from transformers import PreTrainedTokenizerBase
 
 ChatMessage = dict[str, Any]  # what templates read; Any: each template has keys of its own
@@ -73,6 +75,11 @@ class ChatTemplate:
         self._kwargs = dict(template_kwargs or {})
         self._tools = list(tools) if tools else None
         self.has_clock = "strftime_now" in str(tokenizer.chat_template) and "strftime_now" not in self._kwargs
+        self._compiled = _compiled(tokenizer, self._kwargs, self._tools)
+        self._constants: dict[str, Any] = {}  # of every rendering; Any: as `ChatMessage`
+        if self._compiled is not None:
+            named = {"tools": self._tools, "documents": None, **tokenizer.special_tokens_map, **self._kwargs}
+            self._constants = {**self._compiled.globals, **named}
         self.shape = self._probe()
 
     def render(
@@ -92,13 +99,9 @@ class ChatTemplate:
         Raises:
             TemplateError: The template refuses the messages; in its own words.
         """
-        # Any: what templates take is theirs to say.
-        given: dict[str, Any] = {"tools": self._tools, **self._kwargs}
-        if strftime_now:
-            given["strftime_now"] = strftime_now
         try:
-            text = self._tokenizer.apply_chat_template(
-                list(messages), add_generation_prompt=add_generation_prompt, tokenize=False, **given
+            text = self._rendered(
+                messages, add_generation_prompt, {"strftime_now": strftime_now} if strftime_now else {}
             )
         except (JinjaError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             roles = ", ".join(str(message.get("role")) for message in messages[-6:])
@@ -106,7 +109,7 @@ class ChatTemplate:
                 f"the chat template refuses this conversation (roles: {'..., ' if len(messages) > 6 else ''}{roles}): "
                 f"{error}"
             ) from error
-        return cast(str, text)
+        return text
 
     def after_answer(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool) -> str:
         """Return what the template puts behind some answer: its end, these messages, the generation prompt."""
@@ -140,6 +143,21 @@ class ChatTemplate:
         rest = shape.header_rest.strip()
         written = body.lstrip().removeprefix(rest) if rest and body.lstrip().startswith(rest) else whole
         yield from self._in_form([_answer(content) for content in dict.fromkeys((written, whole, body))])
+
+    def _rendered(
+        self, messages: Sequence[ChatMessage], add_generation_prompt: bool, clock: dict[str, Callable[[str], str]]
+    ) -> str:
+        if self._compiled is None or not messages:
+            # Any: what templates take is theirs to say.
+            given: dict[str, Any] = {"tools": self._tools, **self._kwargs, **clock}
+            text = self._tokenizer.apply_chat_template(
+                list(messages), add_generation_prompt=add_generation_prompt, tokenize=False, **given
+            )
+            return cast(str, text)
+        # What `apply_chat_template` does in the end; at every turn its checks cost as much as the template.
+        names = {**self._constants, "messages": list(messages), "add_generation_prompt": add_generation_prompt, **clock}
+        context = self._compiled.new_context(names, shared=True)
+        return self._compiled.environment.concat(self._compiled.root_render_func(context))
 
     def _in_form(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         if not self.shape.takes_parts:
@@ -190,6 +208,26 @@ class ChatTemplate:
         except TemplateError as error:
             raise refusal or error from error
         raise refusal or TemplateError("the chat template does not show what a user says")
+
+
+def _compiled(
+    tokenizer: "PreTrainedTokenizerBase", kwargs: Mapping[str, Any], tools: list[dict[str, Any]] | None
+) -> "Template | None":
+    """Return the template that a tokenizer renders, compiled; None where it does more than to render it."""
+    from transformers import PreTrainedTokenizerBase
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    apply = PreTrainedTokenizerBase.apply_chat_template
+    has_own_way = type(tokenizer).apply_chat_template is not apply
+    if has_own_way or not kwargs.keys().isdisjoint(inspect.signature(apply).parameters):
+        return None
+    if not all(isinstance(tool, dict) for tool in tools or ()):
+        return None  # functions become schemas on the way
+    try:
+        template: Template = _compile_jinja_template(tokenizer.get_chat_template(tools=tools))
+    except (JinjaError, ValueError):
+        return None  # the first rendering fails in the same way, and says so
+    return template
 
 
 def text_of(message: Message) -> str | None:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,16 +10,14 @@ from ..envs.messages import Message, RawText, as_messages
 from ..errors import EnvError, RewardError
 
 
-@dataclass(frozen=True)
-class Info:
+class Info(NamedTuple):
     """What executors read of an info dict; the rest is the environment's own."""
 
     score: float | None
     extra_logs: dict[str, float]
 
 
-@dataclass(frozen=True)
-class ResetResult:
+class ResetResult(NamedTuple):
     """A checked result of `reset`."""
 
     observation: list[Message] | RawText
@@ -28,8 +25,7 @@ class ResetResult:
     tools: tuple[dict[str, Any], ...] = ()  # schemas that the model is told of; Any: they are JSON
 
 
-@dataclass(frozen=True)
-class StepOutcome:
+class StepOutcome(NamedTuple):
     """A checked result of `step`; `is_silent` says that the observation is empty."""
 
     observation: list[Message] | RawText
@@ -77,12 +73,11 @@ def _unpacked(result: object, length: int, source: str, wanted: str) -> tuple[An
 
 
 def _info(info: object, source: str) -> Info:
-    if not isinstance(info, Mapping):
+    if type(info) is not dict and not isinstance(info, Mapping):  # asking an abstract class takes its time
         raise EnvError(f"{source} returned an info of type {type(info).__name__}; wanted a dict")
-    logs = info.get("extra_logs") or {}
-    if not isinstance(logs, Mapping):
+    logs, score = info.get("extra_logs") or {}, info.get("score")
+    if type(logs) is not dict and not isinstance(logs, Mapping):
         raise EnvError(f"{source} returned extra_logs of type {type(logs).__name__}; wanted a dict of numbers")
-    score = info.get("score")
     return Info(
         score=None if score is None else _finite(score, f"{source}'s score"),
         extra_logs={str(key): _finite(value, f"{source}'s extra_logs[{key!r}]") for key, value in logs.items()},

@@ -5,7 +5,7 @@ import copy
 import math
 import time
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,15 @@ from ..envs.messages import Message
 from ..envs.task import Task
 from ..errors import EngineError, ProgramError, RewardError
 from .base import Agent, Conversation
+from .deadlines import Deadline
 from .env_pool import EnvFactory, EnvPool, PooledEnv
 from .env_results import Info, StepOutcome, checked_reset, checked_step
 from .failures import EpisodeError, Stage, failure_of
 from .limits import Limits, TokenBound, token_bound
 from .retry import SeedFor
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+
+_NO_SECONDS = dict.fromkeys((stage.value for stage in Stage), 0.0)
 
 
 class Episode:
@@ -50,7 +53,9 @@ class Episode:
         turn_tokens = sampling.max_tokens
         if limits.max_turn_tokens is not None:
             turn_tokens = min(turn_tokens, limits.max_turn_tokens)
-        self._sampling = replace(sampling, max_tokens=turn_tokens, seed=None)
+        if turn_tokens != sampling.max_tokens or sampling.seed is not None:
+            sampling = replace(sampling, max_tokens=turn_tokens, seed=None)
+        self._sampling = sampling
         self._max_context = min(generator.max_context, limits.max_context or generator.max_context)
         self._started_at = time.monotonic()
         self._turn = BEFORE_FIRST_TURN
@@ -61,7 +66,7 @@ class Episode:
         self._turn_ends: list[TurnEnd] = []
         self._score: float | None = None
         self._extra_logs: dict[str, float] = {}
-        self._seconds = {stage.value: 0.0 for stage in Stage}
+        self._seconds = dict(_NO_SECONDS)
         self._sequences: tuple[Sequence, ...] = ()
         self._messages: tuple[Message, ...] = ()
 
@@ -77,15 +82,15 @@ class Episode:
             self._conversation = self._agent.begin(result.tools) if result.tools else self._agent.begin()
             self._conversation.observe(result.observation)
 
-    async def play(self) -> EndReason:
-        """Take turns until the episode ends."""
-        end = await self.play_until(None)
-        assert end is not None  # nothing else stops it
-        return end
+    @overload
+    async def play(self) -> EndReason: ...
 
-    async def play_until(self, turn: int | None) -> EndReason | None:
-        """Take turns until the episode ends, or until this turn is over and it goes on: then return None."""
-        while turn is None or self._turn < turn:
+    @overload
+    async def play(self, until: int) -> EndReason | None: ...
+
+    async def play(self, until: int | None = None) -> EndReason | None:
+        """Take turns until the episode ends, or until a turn is over and it goes on: then return None."""
+        while until is None or self._turn < until:
             with self._stage(Stage.RENDER):
                 prompt_ids = self._talk().prompt_ids()
             bound = self._bound(len(prompt_ids))
@@ -198,20 +203,19 @@ class Episode:
         """Sample one completion; None when the episode's time ran out meanwhile."""
         timeout_s = self._limits.generate_timeout_s
         request = f"{self._task.id}/{self._attempt}/{self._turn}"
-        task = asyncio.current_task()
         with self._stage(Stage.GENERATE):
-            deadline = asyncio.timeout(min(timeout_s, seconds_left))
+            deadline = Deadline(min(timeout_s, seconds_left))
             try:
-                async with deadline:
+                with deadline:
                     completion = await self._generator.generate(prompt_ids, sampling, request=request)
             except TimeoutError as error:
-                if not deadline.expired():
+                if not deadline.has_expired:
                     raise
                 if seconds_left < timeout_s:
                     return None
                 raise TimeoutError(f"no completion within generate_timeout_s={timeout_s}") from error
             except asyncio.CancelledError as error:
-                if task is not None and task.cancelling():
+                if (task := asyncio.current_task()) is not None and task.cancelling():
                     raise
                 raise EngineError(f"the engine cancelled request {request!r} by itself") from error
             if (length := len(completion.token_ids)) > sampling.max_tokens:
@@ -269,7 +273,7 @@ class Episode:
     def _gather(self) -> None:
         if self._conversation is not None:
             self._messages = tuple(self._conversation.messages)
-            self._sequences = tuple(_fitted(s, self._max_context) for s in self._conversation.sequences())
+            self._sequences = tuple(s.cut(self._max_context) for s in self._conversation.sequences())
 
 
 class _Watch:
@@ -289,18 +293,3 @@ class _Watch:
         if isinstance(error, Exception) and not isinstance(error, EpisodeError):
             raise EpisodeError(failure_of(error, self._stage, self._episode._turn)) from error
         return False
-
-
-def _fitted(sequence: Sequence, max_context: int) -> Sequence:
-    """Cut what nobody will answer, a last observation too long for the context; actions always fit."""
-    if len(sequence) <= max_context:
-        return sequence
-    return replace(
-        sequence,
-        token_ids=sequence.token_ids[:max_context],
-        is_action=sequence.is_action[:max_context],
-        logprobs=sequence.logprobs[:max_context],
-        versions=sequence.versions[:max_context],
-        turn=sequence.turn[:max_context],
-        parent=None if sequence.parent is None else (sequence.parent[0], min(sequence.parent[1], max_context)),
-    )

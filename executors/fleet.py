@@ -278,8 +278,7 @@ class Fleet:
             engine.actor = self._make_actor(engine.index)
             engine.start = engine.actor.start.remote()
             self._introduce()
-        engine.status, engine.has_process = Status.STARTING, True
-        engine.generation += 1
+        engine.status, engine.has_process, engine.generation = Status.STARTING, True, engine.generation + 1
         engine.start_until = time.monotonic() + self._start_timeout_s
         return outcomes
 

@@ -1,6 +1,7 @@
 """The limits of one episode, and which of them a completion ran into."""
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from ..agents.base import Completion, StopReason
 from ..errors import ConfigError
@@ -38,8 +39,7 @@ class Limits:
                 raise ConfigError(f"{field.name} must be greater than 0, got {value}")
 
 
-@dataclass(frozen=True)
-class TokenBound:
+class TokenBound(NamedTuple):
     """How many tokens one completion may have, and which limit says so."""
 
     max_tokens: int
@@ -54,8 +54,9 @@ class TokenBound:
 
 def token_bound(turn_tokens: int, episode_tokens_left: int | None, context_tokens_left: int) -> TokenBound:
     """Return the tightest of the three limits; of equal ones the one that also ends the episode."""
-    bounds = [TokenBound(context_tokens_left, TurnEnd.CONTEXT_TOKENS)]
-    if episode_tokens_left is not None:
-        bounds.append(TokenBound(episode_tokens_left, TurnEnd.EPISODE_TOKENS))
-    bounds.append(TokenBound(turn_tokens, TurnEnd.TURN_TOKENS))
-    return min(bounds, key=lambda bound: bound.max_tokens)
+    fewest, limit = context_tokens_left, TurnEnd.CONTEXT_TOKENS
+    if episode_tokens_left is not None and episode_tokens_left < fewest:
+        fewest, limit = episode_tokens_left, TurnEnd.EPISODE_TOKENS
+    if turn_tokens < fewest:
+        fewest, limit = turn_tokens, TurnEnd.TURN_TOKENS
+    return TokenBound(fewest, limit)

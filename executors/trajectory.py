@@ -112,7 +112,7 @@ class Trajectory:
     @property
     def reward(self) -> float:
         """The sum over turns; meaningless where the episode failed."""
-        return float(self.rewards_per_turn.sum())
+        return float(sum(self.rewards_per_turn.tolist()))
 
     @property
     def num_turns(self) -> int:

@@ -138,7 +138,7 @@ class _Tree:
             if env_factory is not None:
                 await episode.begin(env_factory)
             for place, turn in enumerate(turns):
-                end = await episode.play_until(turn)
+                end = await episode.play(turn)
                 if end is not None:
                     break
                 attempts = await self._fork(episode, attempts, turn, turns[place + 1 :])

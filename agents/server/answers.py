@@ -39,6 +39,7 @@ class Answer:
         prompt_ids: Those, where the client wants them: kept for every answer they would fill the memory.
         completion: What it sampled.
         turn: The session's number of it.
+        stop: The stop string that ended it.
     """
 
     content: str
@@ -49,6 +50,7 @@ class Answer:
     prompt_ids: NDArray[np.int32] | None
     completion: Completion
     turn: int
+    stop: str | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Read:
     calls: tuple[AnswerCall, ...]
     problems: list[Message]
     forms: list[Form]
+    stop: str | None = None
 
 
 class Reader:
@@ -78,10 +81,11 @@ class Reader:
             takes_calls: Whether the client wants calls.
             is_parallel: Whether it takes more than one at once.
         """
-        thought, said = split_thought(before_stop(str(action), stop), opened=self._opens_thought)
+        shown, stopped_by = before_stop(str(action), stop)
+        thought, said = split_thought(shown, opened=self._opens_thought)
         parsed = action.parsed if takes_calls else None
         if parsed is None or not parsed.calls:
-            return Read(said, thought, (), [], self._forms(action, said, ()))
+            return Read(said, thought, (), [], self._forms(action, said, ()), stopped_by)
         sound = [call for call in parsed.calls if call.problem is None]
         calls = tuple(map(self._named, sound if is_parallel else sound[:1]))
         problems = [self._told(call) for call in parsed.calls if call.problem is not None]
@@ -127,10 +131,11 @@ def finish_reason(completion: Completion, calls: Sequence[AnswerCall]) -> str:
     return "tool_calls" if calls else "stop"
 
 
-def before_stop(text: str, stop: Sequence[str]) -> str:
-    """Return what a client is shown of a text that a stop string ended."""
-    places = [place for place in (text.find(each) for each in stop) if place >= 0]
-    return text[: min(places)] if places else text
+def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
+    """Return what a client is shown of a text, and the stop string that ended it."""
+    found = [(text.find(each), each) for each in stop if each in text]
+    place, stopped_by = min(found, default=(len(text), None))
+    return text[:place], stopped_by
 
 
 def _as_json(call: ToolCall) -> str:

@@ -10,14 +10,16 @@ from typing import Any, TypeVar
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..chat import ChatAgent
+from .anthropic_api import count_tokens, messages
+from .anthropic_replies import anthropic_error
 from .api_errors import ApiError, api_error_of
 from .endpoints import Outcome, chat_completions, completions, detokenize, models, tokenize
-from .replies import as_events
+from .responses_api import responses
 from .session import Session
 
 MAX_BODY_BYTES = 64 << 20
@@ -44,9 +46,10 @@ def server_app(agent: ChatAgent, sessions: dict[str, Session], *, key: str, mode
             body = await _body(request)
             session = _session(sessions, request, body)
             outcome = await _while_connected(request, generate(session, body, request.headers))
-            if outcome.chunks is None:
+            if outcome.events is None:
                 return _as_json(outcome.whole)
-            return StreamingResponse(as_events(outcome.chunks), media_type="text/event-stream")
+            # The engine gives whole answers, so that all events are there at once.
+            return Response(b"".join(outcome.events), media_type="text/event-stream")
 
         return _told(endpoint)
 
@@ -67,6 +70,9 @@ def server_app(agent: ChatAgent, sessions: dict[str, Session], *, key: str, mode
         routes += [
             Route(f"{prefix}/v1/chat/completions", generating(chat_completions), methods=["POST"]),
             Route(f"{prefix}/v1/completions", generating(completions), methods=["POST"]),
+            Route(f"{prefix}/v1/responses", generating(responses), methods=["POST"]),
+            Route(f"{prefix}/v1/messages", generating(messages), methods=["POST"]),
+            Route(f"{prefix}/v1/messages/count_tokens", telling(count_tokens), methods=["POST"]),
             Route(f"{prefix}/v1/models", _told(list_models)),
             Route(f"{prefix}/v1/models/{{model:path}}", _told(one_model)),
             Route(f"{prefix}/tokenize", telling(tokenize), methods=["POST"]),
@@ -91,7 +97,7 @@ class _Guarded:
         error = ApiError(
             "wanted this run's key, as `Authorization: Bearer KEY` or `x-api-key: KEY`", 401, code="invalid_api_key"
         )
-        await JSONResponse(error.to_json(), error.status)(scope, receive, send)
+        await _refusal(error, scope["path"])(scope, receive, send)
 
     def _knows_key(self, headers: dict[bytes, bytes]) -> bool:
         kind, _, bearer = headers.get(b"authorization", b"").partition(b" ")
@@ -111,9 +117,14 @@ def _told(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Reque
             told = api_error_of(error)
             if told.status >= 500:
                 _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-            return JSONResponse(told.to_json(), told.status)
+            return _refusal(told, request.url.path)
 
     return answering
+
+
+def _refusal(error: ApiError, path: str) -> Response:
+    told = anthropic_error(error) if "/v1/messages" in path else error.to_json()
+    return JSONResponse(told, error.status)
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:

@@ -72,10 +72,9 @@ def _is_text(part: Mapping[str, Json]) -> bool:
 
 
 def _given_calls(message: Mapping[str, Json]) -> list[Mapping[str, Json]]:
-    calls = list(message.get("tool_calls") or [])
-    if not calls and message.get("function_call"):
-        calls = [{"function": message["function_call"]}]
-    return calls
+    if not message.get("tool_calls") and message.get("function_call"):
+        return [{"function": message["function_call"]}]
+    return list(message.get("tool_calls") or [])
 
 
 def _call(call: Mapping[str, Json]) -> dict[str, Json]:

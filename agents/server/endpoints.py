@@ -1,7 +1,7 @@
 """What each path of the OpenAI API does with a request's body."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TypeVar
@@ -14,20 +14,20 @@ from ..base import Sampling
 from ..chat import ChatAgent
 from .api_errors import ApiError
 from .canonical import chat_messages
-from .replies import Json, Reply
+from .replies import Json, Reply, as_events
 from .retries import Asked
 from .session import ChatAsk, Session, TextAsk
-from .wire import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, read
+from .wire import ChatRequest, CompletionRequest, DetokenizeRequest, Generation, TokenizeRequest, read
 
 Prompt = TypeVar("Prompt", str, NDArray[np.int32], str | NDArray[np.int32])
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A response: one object, or the chunks of a stream."""
+    """A response: one object, or the events of a stream."""
 
     whole: Json | None = None
-    chunks: Iterator[Json] | None = None
+    events: Iterator[bytes] | None = None
 
 
 async def chat_completions(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
@@ -35,14 +35,16 @@ async def chat_completions(session: Session, body: bytes, headers: Mapping[str, 
     request = read(ChatRequest, body)
     ask = ChatAsk(
         messages=chat_messages([message.model_dump(exclude_none=True) for message in request.messages]),
-        sampling=_sampling(session, request, request.max_completion_tokens),
+        sampling=sampling_of(
+            session, request, request.max_completion_tokens or request.max_tokens, request.stop_strings
+        ),
         tools=[tool.to_schema() for tool in request.tools] if request.tools else None,
         takes_calls=request.tool_choice != "none",
         is_parallel=request.parallel_tool_calls is not False,
         n=request.n or 1,
         wants_ids=bool(request.return_token_ids),
     )
-    answers = await session.chat(ask, _asked(body, headers))
+    answers = await session.chat(ask, asked_of(body, headers))
     reply = Reply(
         id=f"chatcmpl-{session.name}-{answers[0].turn}",
         created=int(time.time()),
@@ -54,15 +56,15 @@ async def chat_completions(session: Session, body: bytes, headers: Mapping[str, 
         gives_ids=ask.wants_ids,
     )
     if request.stream:
-        return Outcome(chunks=reply.chat_chunks(includes_usage=request.includes_usage))
+        return Outcome(events=as_events(reply.chat_chunks(includes_usage=request.includes_usage)))
     return Outcome(reply.chat())
 
 
 async def completions(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
     """`POST /v1/completions`; several prompts are answered one after the other."""
     request = read(CompletionRequest, body)
-    codec, asked = session.agent.codec, _asked(body, headers)
-    sampling = _sampling(session, request, None)
+    codec, asked = session.agent.codec, asked_of(body, headers)
+    sampling = sampling_of(session, request, request.max_tokens, request.stop_strings)
     wants_ids = bool(request.return_token_ids)
     asks = [
         TextAsk(_in_vocabulary(prompt, codec.num_tokens), sampling, request.n or 1, wants_ids)
@@ -80,7 +82,7 @@ async def completions(session: Session, body: bytes, headers: Mapping[str, str])
         gives_ids=wants_ids,
     )
     if request.stream:
-        return Outcome(chunks=reply.text_chunks(includes_usage=request.includes_usage))
+        return Outcome(events=as_events(reply.text_chunks(includes_usage=request.includes_usage)))
     return Outcome(reply.text())
 
 
@@ -110,27 +112,23 @@ def models(model: str) -> Json:
     return {"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "turngym"}]}
 
 
-def _sampling(session: Session, request: ChatRequest | CompletionRequest, max_tokens: int | None) -> Sampling:
+def sampling_of(session: Session, request: Generation, max_tokens: int | None, stop: Sequence[str]) -> Sampling:
     """Return how to sample: what the request says, and for the rest what the session does."""
     base = session.sampling
-    wanted = max_tokens or request.max_tokens
-    own = {} if session.keeps_sampling else _given(request)
+    names = () if session.keeps_sampling else ("temperature", "top_p", "top_k", "min_p")
+    given = {name: value for name in names if (value := getattr(request, name)) is not None}
     return replace(
         base,
-        max_tokens=base.max_tokens if wanted is None else wanted,
-        stop=(*base.stop, *request.stop_strings),
+        max_tokens=base.max_tokens if max_tokens is None else max_tokens,
+        stop=(*base.stop, *stop),
         stop_token_ids=(*base.stop_token_ids, *(request.stop_token_ids or ())),
         seed=base.seed if request.seed is None else request.seed,
-        **own,
+        **given,
     )
 
 
-def _given(request: ChatRequest | CompletionRequest) -> Json:
-    names = ("temperature", "top_p", "top_k", "min_p")
-    return {name: value for name in names if (value := getattr(request, name)) is not None}
-
-
-def _asked(body: bytes, headers: Mapping[str, str]) -> Asked:
+def asked_of(body: bytes, headers: Mapping[str, str]) -> Asked:
+    """Return how to know a request again."""
     count = headers.get("x-stainless-retry-count", "0")
     is_retry = count.isdecimal() and count.strip("0") != ""
     return Asked(blake2b(body, digest_size=16).digest(), headers.get("idempotency-key") or None, is_retry)

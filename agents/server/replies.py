@@ -74,7 +74,7 @@ class Reply:
         """Yield the chunks of a `text_completion` stream."""
         head = self._head("text_completion")
         for index, answer in enumerate(self.answers):
-            for piece in _pieces(answer.content):
+            for piece in pieces(answer.content):
                 yield {**head, "choices": [{"index": index, "text": piece, "finish_reason": None, "logprobs": None}]}
             yield {**head, "choices": [{**self._text_choice(index, answer), "text": ""}]}
         if includes_usage:
@@ -158,16 +158,17 @@ def _chat_choice(index: int, delta: Json, reason: str | None = None, **extras: A
 
 
 def _deltas(answer: Answer) -> Iterator[Json]:
-    yield from ({"reasoning_content": piece} for piece in _pieces(answer.thought or ""))
-    yield from ({"content": piece} for piece in _pieces(answer.content))
+    yield from ({"reasoning_content": piece} for piece in pieces(answer.thought or ""))
+    yield from ({"content": piece} for piece in pieces(answer.content))
     for index, call in enumerate(answer.calls):
         begin = {"index": index, **_call(call), "function": {"name": call.name, "arguments": ""}}
         yield {"tool_calls": [begin]}
-        for piece in _pieces(call.arguments):
+        for piece in pieces(call.arguments):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def _pieces(text: str) -> Iterator[str]:
+def pieces(text: str) -> Iterator[str]:
+    """Yield a text as a stream gives it."""
     return (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
 
 

@@ -23,6 +23,7 @@ except ImportError as missing:
 
 _BACKLOG = 4096
 _START_S = 60.0
+_KEEP_ALIVE_S = 3600  # a connection that is closed just as its client comes back with a tool's result loses a request
 _GRACE_S = 5
 
 
@@ -53,7 +54,13 @@ class Server:
         self._sessions: dict[str, Session] = {}
         app = server_app(agent, self._sessions, key=self.key, model=model)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE_S
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_GRACE_S,
         )
         self._uvicorn = _OnLoop(config)
         self._task: asyncio.Task[None] | None = None

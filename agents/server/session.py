@@ -118,6 +118,7 @@ class Session:
         self.requests: Requests[list[Answer]] = Requests()
         self.failure: Exception | None = None  # the last of the engine's own
         self.outgrown: ContextLengthError | None = None  # the last prompt that left no room for an answer
+        self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
         self._generator = generator
         self._timeout_s = timeout_s
         self._reader = Reader(opens_thought=agent.opens_thought)
@@ -197,8 +198,8 @@ class Session:
         rest = ask.prompt[held:]
 
         def read(action: Action) -> Read:
-            said = before_stop(str(action), ask.sampling.stop)
-            return Read(said, None, (), [], [])
+            said, stopped_by = before_stop(str(action), ask.sampling.stop)
+            return Read(said, None, (), [], [], stopped_by)
 
         shown = RawText(rest) if isinstance(rest, str) else rest
         return _Place(ask, node or self._root(_RAW, None), shown, [], read)
@@ -266,6 +267,7 @@ class Session:
             prompt_ids=prompt_ids if ask.wants_ids else None,
             completion=completion,
             turn=number,
+            stop=read.stop,
         )
 
     def _bounded(self, sampling: Sampling, num_prompt: int) -> Sampling:

@@ -97,12 +97,12 @@ class Node:
 
     def leaves(self) -> Iterator["Node"]:
         """Yield the ends of all branches, those that began earlier first."""
-        stack = [self]
+        stack: list[Node] = [self]
         while stack:
             node = stack.pop()
             if not node.children and node.turn is not None:
                 yield node
-            stack += reversed(node.children)
+            stack.extend(reversed(node.children))
 
     def fork(self) -> ChatConversation:
         """Return a conversation that goes on from here."""

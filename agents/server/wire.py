@@ -43,8 +43,8 @@ _REFUSED: dict[str, tuple[tuple[Json, ...], str]] = {
 }
 
 
-class _Wire(BaseModel):
-    """Strict: a number in quotes is no number. Fields that nobody knows are ignored."""
+class WireModel(BaseModel):
+    """What comes over the wire; strict: a number in quotes is no number. Fields that nobody knows are ignored."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -52,19 +52,16 @@ class _Wire(BaseModel):
         """Raise `ApiError` for what is well formed and refused."""
 
 
-class _Generation(_Wire):
+class Generation(WireModel):
     """What all requests for tokens have in common."""
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: dict[str, Json] | None = None
-    max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: str | Annotated[list[Text], Field(max_length=64)] | None = None
     stop_token_ids: list[TokenId] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     return_token_ids: bool | None = None
@@ -75,6 +72,79 @@ class _Generation(_Wire):
         for name, value in (self.model_extra or {}).items():
             if name in _REFUSED and value is not None and value not in _REFUSED[name][0]:
                 raise ApiError(f"{name!r} is not supported: {_REFUSED[name][1]}", param=name, code=_UNSUPPORTED)
+
+
+class Part(WireModel):
+    """One part of a content; parts that are not text are the template's to refuse."""
+
+    type: str
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _hold_text(self) -> "Part":
+        if self.type in ("text", "input_text", "output_text") and self.text is None:
+            raise ValueError(f"a part of type {self.type!r} needs text")
+        return self
+
+
+class Function(WireModel):
+    """The function of a call."""
+
+    name: str
+    arguments: str | dict[str, Json] | None = None
+
+
+class Call(WireModel):
+    """A call in a history."""
+
+    id: str | None = None
+    function: Function
+
+
+class ChatMessage(WireModel):
+    """A message of a history."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[Call] | None = None
+    function_call: Function | None = None
+    tool_call_id: str | None = None
+
+
+class ToolFunction(WireModel):
+    """A function that the model may call."""
+
+    name: Text
+    description: str | None = None
+    parameters: dict[str, Json] | None = None
+
+
+class Tool(WireModel):
+    """A tool; others than functions are refused."""
+
+    type: Literal["function"] = "function"
+    function: ToolFunction
+
+    def to_schema(self) -> dict[str, Json]:
+        """Return the schema that templates read."""
+        return schema_of(self.function)
+
+
+def schema_of(function: ToolFunction) -> dict[str, Json]:
+    """Return a function's schema with all that templates rely on."""
+    parameters = {"type": "object", "properties": {}, **(function.parameters or {})}
+    named = {"name": function.name, "description": function.description or "", "parameters": parameters}
+    return {"type": "function", "function": named}
+
+
+class OpenAIGeneration(Generation):
+    """What all of OpenAI's requests for tokens have in common."""
+
+    max_tokens: Count | None = None
+    stream_options: dict[str, Json] | None = None
+    stop: str | Annotated[list[Text], Field(max_length=64)] | None = None
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -88,68 +158,7 @@ class _Generation(_Wire):
         return bool((self.stream_options or {}).get("include_usage"))
 
 
-class Part(_Wire):
-    """One part of a content; parts that are not text are the template's to refuse."""
-
-    type: str
-    text: str | None = None
-
-    @model_validator(mode="after")
-    def _hold_text(self) -> "Part":
-        if self.type in ("text", "input_text", "output_text") and self.text is None:
-            raise ValueError(f"a part of type {self.type!r} needs text")
-        return self
-
-
-class Function(_Wire):
-    """The function of a call."""
-
-    name: str
-    arguments: str | dict[str, Json] | None = None
-
-
-class Call(_Wire):
-    """A call in a history."""
-
-    id: str | None = None
-    function: Function
-
-
-class ChatMessage(_Wire):
-    """A message of a history."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
-    name: str | None = None
-    refusal: str | None = None
-    tool_calls: list[Call] | None = None
-    function_call: Function | None = None
-    tool_call_id: str | None = None
-
-
-class ToolFunction(_Wire):
-    """A function that the model may call."""
-
-    name: Text
-    description: str | None = None
-    parameters: dict[str, Json] | None = None
-
-
-class Tool(_Wire):
-    """A tool; others than functions are refused."""
-
-    type: Literal["function"] = "function"
-    function: ToolFunction
-
-    def to_schema(self) -> dict[str, Json]:
-        """Return the schema that templates read, with all that they rely on."""
-        parameters = {"type": "object", "properties": {}, **(self.function.parameters or {})}
-        description = self.function.description or ""
-        named = {"name": self.function.name, "description": description, "parameters": parameters}
-        return {"type": "function", "function": named}
-
-
-class ChatRequest(_Generation):
+class ChatRequest(OpenAIGeneration):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
@@ -176,7 +185,7 @@ class ChatRequest(_Generation):
             )
 
 
-class CompletionRequest(_Generation):
+class CompletionRequest(OpenAIGeneration):
     """`POST /v1/completions`."""
 
     prompt: (
@@ -198,7 +207,7 @@ class CompletionRequest(_Generation):
             )
 
 
-class TokenizeRequest(_Wire):
+class TokenizeRequest(WireModel):
     """`POST /tokenize`: a text, or messages."""
 
     prompt: str | None = None
@@ -214,14 +223,14 @@ class TokenizeRequest(_Wire):
         return self
 
 
-class DetokenizeRequest(_Wire):
+class DetokenizeRequest(WireModel):
     """`POST /detokenize`."""
 
     tokens: list[TokenId]
     session_id: str | None = None
 
 
-Wire = TypeVar("Wire", bound=_Wire)
+Wire = TypeVar("Wire", bound=WireModel)
 
 
 def read(kind: type[Wire], body: bytes) -> Wire:

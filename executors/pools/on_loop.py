@@ -6,6 +6,7 @@ from typing import Any
 
 from ...envs.base import AsyncEnv
 from ...errors import DeadlineError, EnvError
+from ..deadlines import Deadline
 from .base import EnvFactory, Host, HostCounts, States, Ticket, bound, name_of
 from .states import OwnStates, kept_under
 from .watchdog import Watchdog
@@ -121,21 +122,20 @@ async def direct(function: Callable[[], Awaitable[object]], what: str, timeout_s
 
     The watchdog finds `what` in this function's frame.
     """
-    task = asyncio.current_task()
-    deadline = asyncio.timeout(timeout_s)
+    deadline = Deadline(timeout_s)
     try:
-        async with deadline:
+        with deadline:
             outcome = await function()
     except TimeoutError as error:
-        if not deadline.expired():
+        if not deadline.has_expired:
             raise
         raise DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s") from error
     except asyncio.CancelledError as error:
-        if task is not None and task.cancelling():
+        if (task := asyncio.current_task()) is not None and task.cancelling():
             raise
         raise EnvError(f"{what} raised CancelledError, and nobody had cancelled it") from error
     except SystemExit as error:
         raise EnvError(f"{what} raised SystemExit: {error}") from error
-    if deadline.expired():  # it caught the cancellation and went on
+    if deadline.has_expired:  # it caught the cancellation and went on
         raise DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s")
     return outcome

@@ -107,3 +107,40 @@ def test_after_answer_is_end_messages_and_prompt(tokenizer_of):
     template = ChatTemplate(tokenizer_of(CHATML))
     text = template.after_answer([{"role": "user", "content": "x"}], add_generation_prompt=True)
     assert text == "<|im_end|>\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_rendering_is_what_the_tokenizer_renders(tokenizer_of):
+    """With all that a template may ask for: tools, the tokenizer's own tokens, options, the time."""
+    text = (
+        "{{ bos_token }}{{ strftime_now('%Y') }}{{ tools | tojson }}{{ documents is none }}{{ mood }}{{ nothing }}"
+        "{% for message in messages %}{{ loop.index }}{{ message.role }}{{ message['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}?{% endif %}"
+    )
+    tokenizer, tools = tokenizer_of(text), [{"type": "function", "function": {"name": "look"}}]
+    template = ChatTemplate(tokenizer, template_kwargs={"mood": "glad"}, tools=tools)
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
+    for prompt in (False, True):
+        wanted = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=prompt, tokenize=False, tools=tools, mood="glad"
+        )
+        assert template.render(messages, add_generation_prompt=prompt) == wanted
+    assert template.render(messages, add_generation_prompt=True, strftime_now=lambda _: "1999").startswith("<bos>1999")
+
+
+def test_a_tokenizer_that_renders_in_a_way_of_its_own_is_asked(tokenizer_of):
+    tokenizer = tokenizer_of("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+
+    class Shouting(type(tokenizer)):
+        def apply_chat_template(self, *args, **kwargs):
+            return super().apply_chat_template(*args, **kwargs) + "!"
+
+    tokenizer.__class__ = Shouting
+    template = ChatTemplate(tokenizer)
+    assert template.render([{"role": "user", "content": "Hi"}], add_generation_prompt=True) == "Hi!"
+
+
+def test_an_option_that_the_tokenizer_reads_itself_reaches_it(tokenizer_of):
+    tokenizer = tokenizer_of("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    other = "{% for message in messages %}<{{ message['content'] }}>{% endfor %}"
+    template = ChatTemplate(tokenizer, template_kwargs={"chat_template": other})
+    assert template.render([{"role": "user", "content": "Hi"}], add_generation_prompt=True) == "<Hi>"

@@ -75,9 +75,28 @@ def test_texts_of_an_answer_are_those_of_its_ids(fixture, body_and_end, request)
     body, num_end = body_and_end
     body = [end_id if token == "end" else token for token in body if fixture == "codec" or token != 200]
     ids = np.asarray(body + [end_id] * num_end, np.int32)
-    text = codec.decode(ids[: len(body)])
-    assert codec.with_end(ids, num_end, text) == codec.decode(ids)
-    assert codec.without_special(ids, num_end, text) == codec.decode(ids, skip_special_tokens=True)
+    said = codec.said(ids, 3)
+    assert said.num_end == num_end
+    assert said.body == codec.decode(ids[: len(body)])
+    assert said.raw == codec.decode(ids)
+    assert said.plain == codec.decode(ids, skip_special_tokens=True)
+
+
+def test_no_more_special_tokens_than_asked_for_are_the_end(codec):
+    ids = codec.encode("Hi<|im_end|><|im_end|>")
+    assert codec.said(ids, 1) == (1, "Hi<|im_end|>", "Hi", "Hi<|im_end|><|im_end|>")
+
+
+@pytest.mark.parametrize("skip_special_tokens", [False, True])
+def test_bytes_are_decoded_as_the_tokenizer_itself_does(tokenizer_of, skip_special_tokens):
+    tokenizer = tokenizer_of("<|im_start|><|im_end|>")
+    tokenizer.add_tokens(["caf\u00e9 \u2713", "\u0120"])  # texts; the second looks like the code for a space
+    codec, rng = Codec(tokenizer), np.random.default_rng(0)
+    ends = len(tokenizer) + 2  # two ids that stand for nothing
+    drawn = [[index] for index in range(ends)] + [rng.integers(0, ends, 12).tolist() for _ in range(2000)]
+    for ids in drawn:
+        wanted = tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        assert codec.decode(np.asarray(ids, np.int32), skip_special_tokens=skip_special_tokens) == wanted
 
 
 def test_nothing_is_cut_or_padded_whatever_the_tokenizer_was_told_before(tokenizer_of):
@@ -100,8 +119,8 @@ def test_a_tokenizer_with_a_way_of_its_own_is_asked(tokenizer_of):
     plain = tokenizer_of("<|im_end|>")
     codec = Codec(Shouting(tokenizer_object=plain.backend_tokenizer, eos_token="<eos>"))
     ids = codec.encode("good<|im_end|>")
-    assert codec.decode(ids) == codec.with_end(ids, 1, "GOOD") == "GOOD<|IM_END|>"
-    assert codec.without_special(ids, 1, "GOOD") == "GOOD"
+    assert codec.decode(ids) == "GOOD<|IM_END|>"
+    assert codec.said(ids, 1) == (1, "GOOD", "GOOD", "GOOD<|IM_END|>")
 
 
 def test_missing_folder_is_named(tmp_path, monkeypatch):
@@ -118,3 +137,14 @@ def test_folder_without_tokenizer_is_named(tmp_path):
 def test_saved_tokenizer_loads(tokenizer_of, tmp_path):
     tokenizer_of("{{ messages }}").save_pretrained(tmp_path)
     assert load_tokenizer(str(tmp_path)).chat_template == "{{ messages }}"
+
+
+@pytest.mark.parametrize("fixture", ["codec", "spacing_codec"])
+@pytest.mark.parametrize("head", ["", "ab", "ab{end}", "ab{end}{end}ab", "{end}a b{end}", "{end}"])
+@pytest.mark.parametrize("rest", ["", "ab", " ab{end}", "\nb a{end}ab", "{end}"])
+def test_a_head_of_its_own_makes_no_difference(fixture, head, rest, request):
+    codec = request.getfixturevalue(fixture)
+    end = "<|im_end|>" if fixture == "codec" else "<end>"
+    head, rest = head.replace("{end}", end), rest.replace("{end}", end)
+    for _ in range(2):  # the second time the head is known
+        assert codec.encode_first(head, rest).tolist() == codec.encode(head + rest).tolist()

@@ -42,6 +42,40 @@ BODIES = {
         "metadata": {"a": "b"},
     },
     "/v1/completions": {"model": "m", "prompt": "Hi", "max_tokens": 5, "stop": "x", "logprobs": 0, "stream": False},
+    "/v1/messages": {
+        "model": "m",
+        "max_tokens": 9,
+        "system": [{"type": "text", "text": "Be brief."}],
+        "messages": [
+            {"role": "user", "content": "Hi"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "a"},
+                    {"type": "tool_use", "id": "a", "name": "t", "input": {"b": 1}},
+                ],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "c"}]},
+        ],
+        "tools": [{"name": "t", "input_schema": {"properties": {"b": {"type": "integer"}}}}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "stop_sequences": ["x"],
+        "stream": True,
+    },
+    "/v1/responses": {
+        "model": "m",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"type": "reasoning", "id": "r", "summary": []},
+            {"type": "function_call", "call_id": "a", "name": "t", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "noon"},
+        ],
+        "tools": [{"type": "function", "name": "t", "parameters": {}}, {"type": "custom", "name": "c"}],
+        "stream": True,
+        "text": {"format": {"type": "text"}},
+        "metadata": {},
+    },
     "/tokenize": {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": True, "tools": []},
     "/detokenize": {"tokens": [1, 2, 3]},
 }
@@ -156,13 +190,13 @@ async def test_what_is_sent_unharmed_is_answered(post):
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_harmed_request_is_answered_or_refused(post, seed):
-    seen = await check_some(post, seed, 150)
+    seen = await check_some(post, seed, 200)
     assert all(400 in statuses for statuses in seen.values())
     assert 200 in seen["/v1/chat/completions"]
     post.talk.session.record()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 async def test_ten_thousand_harmed_requests_are_answered_or_refused(post):
     await check_some(post, 99, 10_000)
 

@@ -44,8 +44,8 @@ async def test_each_token_is_of_the_weights_its_version_names(rig, mode, referen
     assert rig.distance(reference, completion) < rig.tolerance
     # A test that would see spans that are off by one token, and that tells the modes apart.
     for shift in (-1, 1):
-        assert rig.distance(reference, completion, shift=shift) > 10 * rig.tolerance
-    assert rig.distance(other, completion) > 10 * rig.tolerance
+        assert rig.distance(reference, completion, shift=shift) > 5 * rig.tolerance
+    assert rig.distance(other, completion) > 5 * rig.tolerance
 
 
 async def test_preempted_and_waiting_requests_come_out_right(rig):
@@ -122,7 +122,7 @@ async def test_keys_and_values_of_older_weights_are_never_used(rig, monkeypatch)
     prefix = RNG.integers(0, 256, 320).astype(np.int32)
 
     async def worst() -> float:
-        running = rig.ask(300 * rig.pace, prefix)
+        running = rig.ask(rig.engine.max_context - len(prefix), prefix)
         await rig.sampled(5)
         distances = []
         for index in range(4):
