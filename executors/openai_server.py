@@ -137,6 +137,7 @@ class _Episode:
             except Exception as error:  # what broke the episode may have broken its record too
                 if ran is not None:  # else a cancellation goes on
                     raise EpisodeError(failure_of(error, Stage.RENDER, session.num_turns - 1)) from error
+        assert ran is not None  # else its cancellation went on
         return ran, session
 
     async def _agent(self, endpoint: Endpoint) -> _Ran:

@@ -26,6 +26,7 @@ from .devices import take_devices
 from .engines.base import UpdateMode
 from .engines.lockstep import Lockstep, Seat
 from .engines.vllm import VllmConfig, VllmEngine
+from .env_pool import EnvPool
 from .failover import Failover
 from .fleet_engine import Burst
 from .limits import Limits
@@ -76,8 +77,7 @@ class RolloutActor:
         agent = agent_for(tokenizer)
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
         self._pool = make_pool(config.env_pool, config.limits.max_seconds)
-        self._user_agents = _user_agents(config, agent)
-        self._executor = self._user_agents or MultiTurn(agent, config.env, self._pool, config.limits)
+        self._executor = _executor(config, agent, self._pool)
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
         self._failover = Failover(self._engine)
         self._generator: Generator = self._failover
@@ -91,8 +91,8 @@ class RolloutActor:
     async def start(self) -> int:
         """Start the engine, and workers for environments where they are asked for; return the context length."""
         await self._pool.start()
-        if self._user_agents is not None:
-            await self._user_agents.start()
+        if not isinstance(self._executor, MultiTurn):
+            await self._executor.start()
         await self._engine.start()
         return self._engine.max_context
 
@@ -254,18 +254,17 @@ class RolloutActor:
     async def close(self) -> None:
         """Stop the engine and leave no process behind."""
         await self._engine.close()
-        if self._user_agents is not None:
-            await self._user_agents.close()
+        if not isinstance(self._executor, MultiTurn):
+            await self._executor.close()
         self._pool.close()
 
 
-def _user_agents(config: RolloutConfig, agent: ChatAgent) -> "AgentEpisodes | None":
-    """Return what runs the episodes of a user's own agent; None where it is an environment that is trained in."""
-    if not isinstance(config.env, AgentFactory):
-        return None
+def _executor(config: RolloutConfig, agent: ChatAgent, pool: EnvPool) -> "MultiTurn | AgentEpisodes":
+    env = config.env
+    if not isinstance(env, AgentFactory):
+        return MultiTurn(agent, env, pool, config.limits)
     from .openai_server import AgentEpisodes  # needs packages that environments do not
 
-    env = config.env
     reward = None if env.remote_url is None else load_reward(env.remote_url, timeout_s=env.reward_timeout_s)
     return AgentEpisodes(agent, env(), config.limits, reward=reward, name=f"--agent {env.spec}")
 

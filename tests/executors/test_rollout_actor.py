@@ -188,7 +188,7 @@ def run(task, base_url, api_key):
 """)
     hosting = actor(None, env=resolve_agent(f"func:{file}", {"max_concurrency": 2}))
     async with asyncio.timeout(60):
-        await hosting._user_agents.start()
+        await hosting._executor.start()
         await hosting.begin_update()
         await hosting.finish_update(1)
         group = await hosting.run_group(Task(id="a", prompt="go"), (0, 1, 2), Sampling(4))
@@ -198,4 +198,4 @@ def run(task, base_url, api_key):
         await hosting.pool_stats()
         await hosting.close()
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{hosting._user_agents.server.url}/health")
+        httpx.get(f"{hosting._executor.server.url}/health")
