@@ -84,12 +84,14 @@ class Reader:
         shown, stopped_by = before_stop(str(action), stop)
         thought, said = split_thought(shown, opened=self._opens_thought)
         parsed = action.parsed if takes_calls else None
+        outside = before_stop(parsed.content, stop)[0] if parsed is not None else said
         if parsed is None or not parsed.calls:
+            said = outside if said else ""  # the prompt may have opened a thought, which parsers are not told
             return Read(said, thought, (), [], self._forms(action, said, ()), stopped_by)
         sound = [call for call in parsed.calls if call.problem is None]
         calls = tuple(map(self._named, sound if is_parallel else sound[:1]))
         problems = [self._told(call) for call in parsed.calls if call.problem is not None]
-        content = parsed.content if calls else said
+        content = outside if calls else said
         return Read(content, thought, calls, problems, self._forms(action, content, calls))
 
     def _named(self, call: ToolCall) -> AnswerCall:

@@ -59,6 +59,7 @@ class Server:
             access_log=False,
             lifespan="off",
             proxy_headers=False,
+            ws="none",
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )

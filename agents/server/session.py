@@ -116,7 +116,7 @@ class Session:
         self.name = name
         self.keeps_sampling = keeps_sampling
         self.requests: Requests[list[Answer]] = Requests()
-        self.failure: Exception | None = None  # the last of the engine's own
+        self.failure: Exception | None = None  # the last that is no client's doing
         self.outgrown: ContextLengthError | None = None  # the last prompt that left no room for an answer
         self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
         self._generator = generator
@@ -219,16 +219,16 @@ class Session:
         place.node.num_running += 1
         try:
             completions = await self._sampled(prompt_ids, samplings)
-        except EngineError as error:
+            twins = [base, *(base.fork() for _ in samplings[1:])]
+            return [
+                self._add(place, twin, completion, each)
+                for twin, completion, each in zip(twins, completions, samplings, strict=True)
+            ]
+        except Exception as error:
             self.failure = error
             raise
         finally:
             place.node.num_running -= 1
-        twins = [base, *(base.fork() for _ in samplings[1:])]
-        return [
-            self._add(place, twin, completion, each)
-            for twin, completion, each in zip(twins, completions, samplings, strict=True)
-        ]
 
     async def _sampled(self, prompt_ids: NDArray[np.int32], samplings: Sequence[Sampling]) -> list[Completion]:
         name = f"{self.name}/{self.num_turns}"

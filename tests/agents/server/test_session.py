@@ -208,6 +208,7 @@ async def test_a_failed_engine_leaves_nothing_and_is_noted(talk_of):
     talk = talk_of("qwen2_5", [Reply([1], None), EngineError("lost"), EngineError("lost")])
     with pytest.raises(TrajectoryError, match="without logprobs"):
         await ask_one(talk, [user("a")])
+    assert isinstance(talk.session.failure, TrajectoryError)
     with pytest.raises(EngineError, match="lost"):
         await ask(talk, [user("a")], n=2)
     assert str(talk.session.failure) == "lost"
