@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -267,6 +268,7 @@ def completion(length: int, reason: StopReason) -> Completion:
         (None, FailureKind.ENGINE_TIMEOUT),
         (completion(3, StopReason.ABORT), FailureKind.ENGINE),
         (completion(50, StopReason.STOP), FailureKind.ENGINE),
+        (replace(completion(3, StopReason.STOP), logprobs=None), FailureKind.ENGINE),
     ],
 )
 async def test_no_answer_half_an_answer_and_more_than_one(play, said, kind):
