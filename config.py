@@ -34,8 +34,9 @@ class TrainConfig:
     """Train a language model in an environment."""
 
     agent: str | None = None
-    """What is trained: env:NAME, env:module:Class, env:path/to/file.py:Class, env:COLLECTION/NAME, or func:FILE.py with
-    an AgentExecutor as OpenRLHF has it."""
+    """What is trained: env:NAME, env:module:Class, env:path/to/file.py:Class, env:COLLECTION/NAME, or an agent of
+    your own: func:path/to/file.py (also one with an AgentExecutor as OpenRLHF has it), command:"PROGRAM ARGUMENTS",
+    framework:NAME."""
     agent_args: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
     """Its own arguments, given as --agent_args.KEY VALUE."""
     actor: ActorOptions = field(default_factory=ActorOptions)

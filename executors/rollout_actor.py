@@ -12,22 +12,24 @@ from numpy.typing import NDArray
 
 from ..agents.base import Completion, Generator, Sampling
 from ..agents.chat import agent_for
+from ..agents.frameworks.factory import AgentFactory
 from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
 from ..envs.mixed_tasks import member_of
 from ..envs.options import EnvPoolOptions
 from ..envs.task import Task
 from ..errors import ConfigError
-from .agent_file import make_executor
 from .branching import Branching
 from .buffer import Group
 from .devices import take_devices
 from .engines.base import UpdateMode
 from .engines.lockstep import Lockstep, Seat
 from .engines.vllm import VllmConfig, VllmEngine
+from .executor_choice import executor_of
 from .failover import Failover
 from .fleet_engine import Burst
 from .limits import Limits
+from .multi_turn import MultiTurn
 from .peers import peer
 from .pools.base import States
 from .pools.env_classes import family_of
@@ -51,7 +53,7 @@ class RolloutConfig:
     """What a rollout actor is made with; picklable."""
 
     engine: VllmConfig
-    env: EnvFactory
+    env: EnvFactory | AgentFactory
     limits: Limits
     env_pool: EnvPoolOptions = field(default_factory=EnvPoolOptions)
     max_retries: int = 2
@@ -73,8 +75,8 @@ class RolloutActor:
         agent = agent_for(tokenizer, tool_parser=config.tool_parser, reasoning_parser=config.reasoning_parser)
         agent.readers.check()
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
-        pool = make_pool(config.env_pool, config.limits.max_seconds)
-        self._executor = make_executor(agent, config.env, pool, config.limits, tokenizer)
+        self._pool = make_pool(config.env_pool, config.limits.max_seconds)
+        self._executor = executor_of(config.env, agent, self._pool, config.limits, tokenizer)
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
         self._failover = Failover(self._engine)
         self._generator: Generator = self._failover
@@ -87,7 +89,9 @@ class RolloutActor:
 
     async def start(self) -> int:
         """Start the engine, and workers for environments where they are asked for; return the context length."""
-        await self._executor.env_pool.start()
+        await self._pool.start()
+        if not isinstance(self._executor, MultiTurn):
+            await self._executor.start()
         await self._engine.start()
         return self._engine.max_context
 
@@ -157,7 +161,7 @@ class RolloutActor:
 
     def _generator_for(self, task: Task) -> Generator:
         """Return the engine as the family of a task's environment sees it."""
-        if self._gate is None:
+        if self._gate is None or isinstance(self._config.env, AgentFactory):
             return self._generator
         env = self._config.env.for_task(task)
         return GatedGenerator(self._generator, self._gate, family_of(env.env_class, env))
@@ -215,15 +219,15 @@ class RolloutActor:
 
     async def pool_stats(self) -> PoolStats:
         """Return how the environments' calls stand; `pools.stats.pool_metrics` makes a step's metrics of it."""
-        return self._executor.env_pool.stats()
+        return self._pool.stats()
 
     async def pool_states(self, timeout_s: float) -> States:
         """Return what classes of environments keep beyond their episodes, for a checkpoint."""
-        return await self._executor.env_pool.state_dict(timeout_s)
+        return await self._pool.state_dict(timeout_s)
 
     async def load_pool_states(self, states: States) -> None:
         """Take this actor's part of what a checkpoint holds; before the first episode."""
-        self._executor.env_pool.load_state_dict(states)
+        self._pool.load_state_dict(states)
 
     async def health(self) -> None:
         """Raise `EngineDeadError` unless the engine answers."""
@@ -249,7 +253,9 @@ class RolloutActor:
     async def close(self) -> None:
         """Stop the engine and leave no process behind."""
         await self._engine.close()
-        self._executor.env_pool.close()
+        if not isinstance(self._executor, MultiTurn):
+            await self._executor.close()
+        self._pool.close()
 
 
 def _gate(config: RolloutConfig) -> FairGate | None:

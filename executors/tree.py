@@ -13,12 +13,13 @@ from dataclasses import replace
 
 from ..agents.base import Generator, Sampling
 from ..envs.task import Task
+from ..errors import ConfigError
 from .branching import Branch, Branching, shared_turn
 from .env_pool import EnvFactory
 from .episode import Episode
 from .failures import EpisodeError
 from .multi_turn import MultiTurn
-from .retry import SeedFor, retrying
+from .retry import Executor, SeedFor, retrying
 from .sides import num_sides, run_games
 from .trajectory import EndReason, Failure, FailureKind, Trajectory
 
@@ -27,7 +28,7 @@ SeatOf = Callable[[int], AbstractContextManager[Generator]]
 
 
 async def run_attempts(
-    executor: MultiTurn,
+    executor: Executor,
     task: Task,
     attempts: Sequence[int],
     seat_of: SeatOf,
@@ -41,7 +42,7 @@ async def run_attempts(
     """Run the attempts at one task, all at once; failed ones are begun again as `retrying` does it.
 
     Args:
-        executor: Runs each.
+        executor: Runs each; where episodes fork, a `MultiTurn`.
         task: What to do.
         attempts: Their numbers.
         seat_of: The generator of each; all of one engine, for the sake of its cache.
@@ -51,7 +52,7 @@ async def run_attempts(
         max_retries: As `retrying` takes it.
         backoff_s: As `retrying` takes it.
     """
-    if (sides := num_sides(executor.env_factory, task)) > 1:
+    if isinstance(executor, MultiTurn) and (sides := num_sides(executor.env_factory, task)) > 1:
         return await run_games(
             executor,
             task,
@@ -81,11 +82,14 @@ async def run_attempts(
     async def run(numbers: tuple[int, ...]) -> tuple[Trajectory, ...]:
         if len(numbers) == 1:
             return (await by_itself(numbers[0]),)
+        if not isinstance(executor, MultiTurn):
+            raise ConfigError(f"only episodes of environments fork, and {type(executor).__name__} runs others")
+        multi_turn = executor
 
         def episode(generator: Generator) -> Episode:
-            return executor.episode(task, numbers[0], generator, sampling, seed_for)
+            return multi_turn.episode(task, numbers[0], generator, sampling, seed_for)
 
-        return await _Tree(branching or Branching(), seat_of, by_itself).run(numbers, episode, executor.env_factory)
+        return await _Tree(branching or Branching(), seat_of, by_itself).run(numbers, episode, multi_turn.env_factory)
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ..agents.base import Sampling
+from ..agents.frameworks.factory import AgentFactory
 from ..errors import ConfigError
 from ..executors.branching import Branching
 from ..executors.dispatch import RolloutPlan
@@ -141,7 +142,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
 
 def _env_timeout_s(settings: TrainSettings, inputs: Inputs) -> float:
     """Return the deadline of one step, in which Prompt also waits for its reward function."""
-    if inputs.env.kwargs.get("remote_url") is None:
+    if isinstance(inputs.env, AgentFactory) or inputs.env.kwargs.get("remote_url") is None:
         return settings.env_pool.timeout_s
     return max(settings.env_pool.timeout_s, float(inputs.env.kwargs.get("timeout_s", settings.reward.timeout_s)))
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..agents.frameworks.factory import KINDS, AgentFactory, resolve_agent
 from ..envs.factory import EnvFactory
+from ..envs.openrlhf.recognise import is_agent_file
 from ..envs.resolution import resolve, takes_remote_url
 from ..envs.task import Task
 from ..errors import ConfigError, DataError
@@ -24,7 +26,7 @@ from .settings import TrainSettings
 class Inputs:
     """What a run is about: checked, and nothing loaded yet."""
 
-    env: EnvFactory
+    env: EnvFactory | AgentFactory
     tasks: Sequence[Task]
     eval_tasks: Sequence[Task]
     fingerprint: str
@@ -44,14 +46,15 @@ def check_inputs(settings: TrainSettings) -> Inputs:
     model = check_model(settings.actor.model_name_or_path, "--actor.model_name_or_path")
     env = _environment(settings)
     check_can_fork(settings, env)
-    check_sides(settings, env)
+    if isinstance(env, EnvFactory):
+        check_sides(settings, env)
     _check_weights(weights, env)
     tasks = _tasks(settings, env)
     if settings.data.max_samples < len(tasks):
         tasks = tasks[: settings.data.max_samples]
     if not len(tasks):
         raise DataError("there is no task to train on")
-    doubts = (*complaints(settings), *env().complaints(tasks))
+    doubts = (*complaints(settings), *_complaints(env, tasks))
     return Inputs(env, tasks, _eval_tasks(settings, env), _fingerprint(settings, env, tasks), model, doubts)
 
 
@@ -82,7 +85,7 @@ def _check_names(settings: TrainSettings) -> None:
         )
 
 
-def _check_weights(weights: Mapping[str, float], env: EnvFactory) -> None:
+def _check_weights(weights: Mapping[str, float], env: EnvFactory | AgentFactory) -> None:
     for name in weights if env.members else ():
         if name not in env.members:
             raise ConfigError(
@@ -118,7 +121,7 @@ def model_place(path: str) -> str:
     return str(folder.resolve()) if folder.is_dir() else path
 
 
-def _environment(settings: TrainSettings) -> EnvFactory:
+def _environment(settings: TrainSettings) -> EnvFactory | AgentFactory:
     agent, url = settings.agent, settings.reward.remote_url
     if agent is None:
         if url is None and settings.reward.model_name_or_path is None and settings.teacher.model_name_or_path is None:
@@ -129,11 +132,14 @@ def _environment(settings: TrainSettings) -> EnvFactory:
             )
         return resolve("Prompt", _prompt_arguments(settings, url))
     kind, _, spec = agent.partition(":")
-    if kind == "func" and spec:
+    if kind == "func" and is_agent_file(spec):
         return _agent_file(settings, spec)
+    if kind in KINDS:
+        return resolve_agent(agent, settings.agent_args, remote_url=url, reward_timeout_s=settings.reward.timeout_s)
     if kind != "env" or not spec:
         raise ConfigError(
-            f"--agent {agent!r}: wanted env:NAME, env:module:Class, env:path/to/file.py:Class, func:path/to/file.py"
+            f"--agent {agent!r}: wanted env:NAME, env:module:Class, env:path/to/file.py:Class, func:path/to/file.py, "
+            "command:'PROGRAM ARGUMENTS' or framework:NAME"
         )
     given = _prompt_arguments(settings, url) if spec == "Prompt" else {}
     if url is not None and spec != "Prompt":
@@ -165,6 +171,10 @@ def _agent_file(settings: TrainSettings, path: str) -> EnvFactory:
     return agent_file(path, {"sampling": sampling} | dict(settings.agent_args))
 
 
+def _complaints(env: EnvFactory | AgentFactory, tasks: Sequence[Task]) -> Sequence[str]:
+    return env.complaints() if isinstance(env, AgentFactory) else env().complaints(tasks)
+
+
 def _prompt_arguments(settings: TrainSettings, url: str | None) -> dict[str, object]:
     return {
         "remote_url": url,
@@ -173,14 +183,14 @@ def _prompt_arguments(settings: TrainSettings, url: str | None) -> dict[str, obj
     }
 
 
-def _tasks(settings: TrainSettings, env: EnvFactory) -> Sequence[Task]:
+def _tasks(settings: TrainSettings, env: EnvFactory | AgentFactory) -> Sequence[Task]:
     data, given = settings.data, None
     if data.prompt_dataset is not None:
         given = _load(settings, data.prompt_dataset, data.prompt_split, data.prompt_probs)
     return env.tasks("train", settings.train.seed, given)
 
 
-def _eval_tasks(settings: TrainSettings, env: EnvFactory) -> Sequence[Task]:
+def _eval_tasks(settings: TrainSettings, env: EnvFactory | AgentFactory) -> Sequence[Task]:
     options = settings.eval
     if not (options.at_start or options.at_end or options.steps > 0):
         return []
@@ -190,7 +200,7 @@ def _eval_tasks(settings: TrainSettings, env: EnvFactory) -> Sequence[Task]:
     return env.tasks("eval", settings.train.seed, given)[: options.max_samples]
 
 
-def _fingerprint(settings: TrainSettings, env: EnvFactory, tasks: Sequence[Task]) -> str:
+def _fingerprint(settings: TrainSettings, env: EnvFactory | AgentFactory, tasks: Sequence[Task]) -> str:
     """Tell one set of tasks from another; an environment's own are told by its arguments, not by making them all."""
     known = ""
     if settings.data.prompt_dataset is not None or env.members:

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from ..agents.frameworks.factory import AgentFactory
 from ..envs.factory import EnvFactory
 from ..errors import ConfigError
 from .advantages import NEEDS_GROUP
@@ -34,8 +35,12 @@ def check_branches(settings: TrainSettings) -> None:
         )
 
 
-def check_can_fork(settings: TrainSettings, env: EnvFactory) -> None:
-    """Refuse an environment that cannot fork where episodes are to branch."""
+def check_can_fork(settings: TrainSettings, env: EnvFactory | AgentFactory) -> None:
+    """Refuse an environment that cannot fork where episodes are to branch, and an agent that is no environment."""
+    if isinstance(env, AgentFactory):
+        if settings.rollout.branch_at:
+            raise ConfigError(f"--rollout.branch_at forks environments, and --agent {env.spec} is none; leave it out")
+        return
     if settings.rollout.branch_at and not env.can_fork:
         what = f"no member of {env.spec!r}" if env.members else f"{env.spec!r} ({env.env_class.__name__})"
         raise ConfigError(

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from ..agents.frameworks.factory import KINDS
+from ..envs.openrlhf.recognise import is_agent_file
 from ..errors import ConfigError
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .loss_choice import CONSTANT_LENGTH, aggregation_choice
@@ -51,8 +54,14 @@ def has_prompt_env(s: TrainSettings) -> bool:
 
 
 def has_agent_file(s: TrainSettings) -> bool:
-    """Whether episodes are those of a file written for OpenRLHF."""
-    return s.agent is not None and s.agent.startswith("func:")
+    """Whether episodes are those of a file written for OpenRLHF; one that is not there will be refused as such."""
+    kind, _, path = (s.agent or "").partition(":")
+    return kind == "func" and (is_agent_file(path) or not Path(path).expanduser().exists())
+
+
+def has_user_agent(s: TrainSettings) -> bool:
+    """Whether episodes are those of an agent of the user's own, which is no environment."""
+    return s.agent is not None and s.agent.partition(":")[0] in KINDS and not has_agent_file(s)
 
 
 NEEDS = (
@@ -249,6 +258,16 @@ NEEDS = (
         ("data.apply_chat_template",),
         lambda s: has_prompt_env(s) or has_agent_file(s),
         "is for the environment Prompt and for func:FILE.py; --agent {s.agent} says itself what the model sees",
+    ),
+    Need(
+        ("env_pool",),
+        lambda s: not has_user_agent(s),
+        "is for environments, and --agent {s.agent} is none; --agent_args.max_concurrency says how many run at once",
+    ),
+    Need(
+        ("train.full_determinism_enable",),
+        lambda s: not has_user_agent(s),
+        "is for environments: in what order the requests of --agent {s.agent} come is not up to the run",
     ),
     Need(
         ("env_pool.num_threads",),

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..agents.frameworks.factory import AgentFactory
 from ..envs.tools.tool_loop import ToolLoop
 from ..errors import ConfigError
 from .checkpoint import Checkpoint, CheckpointFolder
@@ -50,7 +51,7 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
         progress.say(f"the earlier run was moved to {folder.moved_to}")
     for line in passed_over:
         progress.say(line)
-    if issubclass(inputs.env.env_class, ToolLoop):
+    if isinstance(inputs.env, AgentFactory) or issubclass(inputs.env.env_class, ToolLoop):
         progress.say(plan.tool_parser_choice)
     with ExitStack() as stack:
         stack.enter_context(progress)

@@ -59,10 +59,12 @@ def snippets() -> list[Snippet]:
 
 
 SNIPPETS = snippets()
+# These run elsewhere: tests/sandbox/docker/test_docs.py, tests/agents/frameworks/test_docs.py.
+ELSEWHERE = ("docs/frameworks.md:",)
 PYTHON = [
     pytest.param(each, id=each.place, marks=[pytest.mark.slow] if MODEL in each.code else [])
     for each in SNIPPETS
-    if each.language == "python" and "DockerSandbox" not in each.code  # tests/sandbox/docker/test_docs.py runs those
+    if each.language == "python" and "DockerSandbox" not in each.code and not each.place.startswith(ELSEWHERE)
 ]
 
 

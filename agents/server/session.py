@@ -69,11 +69,13 @@ class SessionRecord:
         sequences: One or more for each branch; each sampled token is an action in exactly one.
         stop_reasons: Why each turn's completion ended, in the order of the answers.
         conversations: Each branch as chat, for eyes and reward functions.
+        turns: The numbers of each branch's turns.
     """
 
     sequences: tuple[TokenSequence, ...]
     stop_reasons: tuple[StopReason, ...]
     conversations: tuple[tuple[Message, ...], ...]
+    turns: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Session:
         self.keeps_sampling = keeps_sampling
         self.requests: Requests[list[Answer]] = Requests()
         self.failure: Exception | None = None  # the last that is no client's doing
+        self.outgrown: ContextLengthError | None = None  # the last prompt that left no room for an answer
         self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
         self._generator = generator
         self._timeout_s = timeout_s
@@ -157,14 +160,13 @@ class Session:
         leaves = [leaf for root in self._roots.values() for leaf in root.leaves()]
         leaves.sort(key=lambda leaf: leaf.path()[0].number)
         conversations = [leaf.fork() for leaf in leaves]
-        branches = (
-            (conversation.sequences(), [turn.number for turn in leaf.path()])
-            for leaf, conversation in zip(leaves, conversations, strict=True)
-        )
+        turns = [[turn.number for turn in leaf.path()] for leaf in leaves]
+        branches = zip((each.sequences() for each in conversations), turns, strict=True)
         return SessionRecord(
             sequences=joined(branches),
             stop_reasons=tuple(self._stop_reasons),
             conversations=tuple(tuple(each.messages) for each in conversations),
+            turns=tuple(map(tuple, turns)),
         )
 
     async def close(self) -> None:
@@ -271,10 +273,11 @@ class Session:
     def _bounded(self, sampling: Sampling, num_prompt: int) -> Sampling:
         room = self.max_context - num_prompt
         if room < 1:
-            raise ContextLengthError(
+            self.outgrown = ContextLengthError(
                 f"the prompt has {num_prompt} tokens and leaves no room for an answer in a context of "
                 f"{self.max_context}; shorten the messages"
             )
+            raise self.outgrown
         return replace(sampling, max_tokens=min(sampling.max_tokens, self.sampling.max_tokens, room))
 
 

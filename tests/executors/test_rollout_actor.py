@@ -4,9 +4,11 @@ import asyncio
 import copy
 from pathlib import Path
 
+import httpx
 import pytest
 
 from turngym.agents.base import Sampling
+from turngym.agents.frameworks.factory import resolve_agent
 from turngym.envs.base import Env
 from turngym.envs.factory import EnvFactory
 from turngym.envs.options import EnvPoolOptions
@@ -171,3 +173,29 @@ async def test_only_members_that_can_fork_do(actor, echo):
         for name in ("forks", "not_")
     ]
     assert [[t.branch_of for t in group.trajectories] for group in groups] == [[None, (0, 0)], [None, None]]
+
+
+async def test_a_users_agent_runs_beside_the_engine(actor, tmp_path):
+    file = tmp_path / "agent.py"
+    file.write_text("""
+import httpx
+
+def run(task, base_url, api_key):
+    headers = {"authorization": f"Bearer {api_key}"}
+    body = {"messages": [{"role": "user", "content": task.prompt}]}
+    answer = httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=60)
+    return float(len(answer.raise_for_status().json()["choices"]))
+""")
+    hosting = actor(None, env=resolve_agent(f"func:{file}", {"max_concurrency": 2}))
+    async with asyncio.timeout(60):
+        await hosting._executor.start()
+        await hosting.begin_update()
+        await hosting.finish_update(1)
+        group = await hosting.run_group(Task(id="a", prompt="go"), (0, 1, 2), Sampling(4))
+        assert [t.failure for t in group.trajectories] == [None] * 3
+        assert [t.reward for t in group.trajectories] == [1.0] * 3
+        assert {v for t in group.trajectories for s in t.sequences for v in s.versions[s.is_action].tolist()} == {1}
+        await hosting.pool_stats()
+        await hosting.close()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{hosting._executor.server.url}/health")

@@ -216,3 +216,67 @@ def test_branches_need_a_member_of_a_mixture_that_can_fork(check):
     check(words, "CodeSandbox,CopyText")
     with pytest.raises(ConfigError, match="no member of 'Mixture' has a fork of its own"):
         check(words, "Guess,CopyText")
+
+
+AGENT = """
+from turngym import Task
+
+def tasks(split, seed):
+    return [Task(id=f"{split} {seed} {number}", prompt="Go") for number in range(4)]
+
+def run(task, base_url, api_key, model, patience: int = 1):
+    return 1.0
+"""
+
+
+def agent_file(tmp_path: Path) -> Path:
+    file = tmp_path / "agent.py"
+    file.write_text(AGENT)
+    return file
+
+
+def test_an_agent_of_the_users_own_brings_tasks_or_takes_a_dataset(check, tmp_path):
+    agent = f"--agent func:{agent_file(tmp_path)} --agent_args.patience 3"
+    inputs = check(f"{agent} --train.seed 5 --eval.at_end --data.max_samples 3")
+    assert [task.id for task in inputs.tasks] == ["train 5 0", "train 5 1", "train 5 2"]
+    assert [task.id for task in inputs.eval_tasks] == [f"eval 5 {number}" for number in range(4)]
+    assert (inputs.env.kwargs, inputs.env.remote_url, inputs.env.members) == ({"patience": 3}, None, {})
+    data = dataset(tmp_path, [{"input": "1+1"}])
+    given = check(f"{agent} --data.prompt_dataset {data} --reward.remote_url {reward_file(tmp_path)}")
+    assert [task.prompt for task in given.tasks] == ["1+1"]
+    assert given.env.remote_url == str(reward_file(tmp_path))
+    assert given.fingerprint != inputs.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--agent func:{file}:runs", "Did you mean 'run'"),
+        ("--agent func:{file} --agent_args.patients 2", "Did you mean 'patience'"),
+        ("--agent func:{folder}/none.py", "no file"),
+        ("--agent framework:langraph --agent_args.entry {file}:run", "Did you mean 'langgraph'"),
+        ("--agent command:no_such_program", "no program 'no_such_program'"),
+        ("--agent command:true", "--data.prompt_dataset"),
+        ("--agent func:{file} --reward.remote_url {folder}/none.py", "no file"),
+        ("--agent func:{file} --rollout.branch_at 1", "--rollout.branch_at forks environments"),
+        ("--agent func:{file} --env_pool.weights x=2", "--agent_args.max_concurrency"),
+        ("--agent func:{file} --train.full_determinism_enable", "is for environments"),
+        ("--agent function:{file}", "func:path/to/file.py"),
+    ],
+)
+def test_mistakes_about_an_agent_show_at_once(check, tmp_path, words, message):
+    with pytest.raises(ConfigError) as caught:
+        check(words.format(file=agent_file(tmp_path), folder=tmp_path))
+    assert message in str(caught.value)
+
+
+def test_a_framework_that_nothing_scores_is_doubtful(check, tmp_path, monkeypatch):
+    from turngym.agents.frameworks.frameworks import FRAMEWORKS
+
+    monkeypatch.setitem(FRAMEWORKS._entries, "autogen", lambda build, task, endpoint: "said")
+    file = agent_file(tmp_path)
+    file.write_text(AGENT + "def build(model): ...\ndef score(task, result): ...\n")
+    agent = f"--agent framework:autogen --agent_args.entry {file}:build"
+    assert "--agent_args.score" in "".join(check(agent).complaints)
+    assert "score" not in "".join(check(f"{agent} --agent_args.score {file}:score").complaints)
+    assert "score" not in "".join(check(f"{agent} --reward.remote_url {reward_file(tmp_path)}").complaints)

@@ -57,6 +57,8 @@ PAIRS = [
     ("--actor.eps_clip 0.1 --actor.policy_loss_type sapo", "--actor.policy_loss_type sapo",
      "--actor.policy_loss_type gspo"),
     ("--actor.sapo_temperatures 1 2", "--actor.policy_loss_type ppo", "--actor.policy_loss_type sapo"),
+    ("--env_pool.num_threads 4 --agent func:a.py", "--agent_args.max_concurrency", "--agent env:Guess"),
+    ("--train.full_determinism_enable --agent func:a.py", "is for environments", "--agent env:Guess"),
     ("--env_pool.num_threads 4 --env_pool.backend process", "--env_pool.num_processes", "--env_pool.backend thread"),
     ("--env_pool.num_processes 4", "--env_pool.backend process", "--env_pool.backend process"),
     ("--env_pool.max_memory_gib 4", "--env_pool.backend process", "--env_pool.backend process"),

@@ -27,6 +27,7 @@ from turngym.executors.env_pool import EnvFactory, EnvPool
 from turngym.executors.limits import Limits
 from turngym.executors.multi_turn import MultiTurn
 from turngym.executors.pacing import Pace
+from turngym.executors.retry import Executor
 from turngym.executors.rollouts import Rollouts
 from turngym.learner.checkpoint import CheckpointFolder
 from turngym.learner.frontier import Frontier
@@ -160,6 +161,7 @@ class Toy:
     fingerprint: str = "f"
     seed: int = 0
     env: EnvFactory = Coin
+    executor: Callable[[], Executor] | None = None  # of these environments, unless it is given
     tasks: Sequence[Task] | None = None
     eval_tasks: Sequence[Task] = (Task(id="held out"),)
     members: tuple[str, ...] = ()
@@ -182,7 +184,7 @@ class Running:
             return Reply([chance.choice((65, 66))], [-0.7], latency_s=toy.latency_s * chance.expovariate(1.0))
 
         self.fleet = LocalFleet(
-            lambda: MultiTurn(ByteAgent(), toy.env, self.pool, toy.limits),
+            toy.executor or (lambda: MultiTurn(ByteAgent(), toy.env, self.pool, toy.limits)),
             lambda: ScriptedEngine(answer),
             toy.num_engines,
             max_restarts=toy.max_restarts,

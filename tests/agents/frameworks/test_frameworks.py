@@ -1,0 +1,223 @@
+"""Each framework as it really is, against the server: the same tokens as the multi-turn executor's, its reward."""
+
+import asyncio
+from importlib.util import find_spec
+
+import pytest
+
+from turngym.agents.frameworks import register_framework
+from turngym.agents.frameworks.factory import resolve_agent
+from turngym.agents.frameworks.frameworks import BUILTINS, FRAMEWORKS
+from turngym.agents.server.session import Session
+from turngym.envs.task import Task
+from turngym.errors import ConfigError, MissingPackageError, UnknownNameError
+
+TASK = Task(id="t", prompt="What is 17 + 25?", label="42")
+CALL = 'Let me add.\n<tool_call>\n{"name": "add", "arguments": {"a": 17, "b": 25}}\n</tool_call>'
+TEXTS = [CALL, "It is 42."]
+SCORE = """
+def score(task, result):
+    return {"reward": float(task.label in str(result)), "extra_logs": {"length": len(str(result))}}
+"""
+OPENAI_AGENTS = """
+import agents
+
+@agents.function_tool
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+def build(model, instructions="Use the tool."):
+    return agents.Agent(name="adder", instructions=instructions, tools=[add], model=model)
+"""
+LANGGRAPH = """
+from langchain.agents import create_agent
+
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+async def build(model):
+    return create_agent(model, [add], system_prompt="Use the tool.")
+
+def score(task, result):
+    return float(task.label in result["messages"][-1].content)
+"""
+AUTOGEN = """
+from autogen_agentchat.agents import AssistantAgent
+
+async def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+def build(model, task):
+    told = f"Use the tool for {task.id}."
+    return AssistantAgent("adder", model, tools=[add], system_message=told, max_tool_iterations=5)
+"""
+SMOLAGENTS = """
+from smolagents import CodeAgent, tool
+
+@tool
+def add(a: int, b: int) -> int:
+    '''Add two numbers.
+
+    Args:
+        a: One.
+        b: The other.
+    '''
+    return a + b
+
+def build(model):
+    return CodeAgent([add], model, verbosity_level=0)
+"""
+FIRST = "Thought: I add.\n<code>\nprint(add(17, 25))\n</code>"
+LAST = "Thought: done.\n<code>\nfinal_answer('It is 42.')\n</code>"
+PACKAGES = {
+    "autogen": "autogen_agentchat",
+    "langgraph": "langchain_openai",
+    "openai-agents": "agents.run_context",
+    "smolagents": "smolagents",
+}
+
+
+@pytest.fixture
+def tools_seen(monkeypatch) -> list:
+    """The tools of each request."""
+    seen = []
+    chat = Session.chat
+
+    def noting(self, ask, asked=None):
+        seen.append(ask.tools)
+        return chat(self, ask, asked)
+
+    monkeypatch.setattr(Session, "chat", noting)
+    return seen
+
+
+def need(framework: str) -> None:
+    package = PACKAGES[framework]
+    try:
+        found = find_spec(package) is not None
+    except ModuleNotFoundError:
+        found = False
+    if not found:
+        pytest.skip(f"needs the package of turngym[{framework}]")
+
+
+@pytest.mark.parametrize(
+    ("framework", "file", "texts"),
+    [
+        ("openai-agents", OPENAI_AGENTS + SCORE, TEXTS),
+        ("langgraph", LANGGRAPH, TEXTS),
+        ("autogen", AUTOGEN + SCORE, TEXTS),
+        ("smolagents", SMOLAGENTS + SCORE, [LAST]),
+    ],
+)
+@pytest.mark.slow  # importing them takes seconds
+@pytest.mark.usefixtures("outside_the_source")
+async def test_a_framework_has_the_tokens_of_the_multi_turn_executor(
+    script_of, play, agent_file, check_against_multi_turn, tools_seen, framework, file, texts
+):
+    need(framework)
+    path = agent_file(file)
+    arguments = {"entry": f"{path}:build", "score": f"{path}:score"}
+    script = script_of(texts)
+    trajectory = await play(script, TASK, f"framework:{framework}", **arguments)
+    assert trajectory.failure is None, trajectory.failure
+    assert (trajectory.num_turns, trajectory.reward) == (len(texts), 1.0)
+    assert all("42" in shown for shown in script.shown()[1:])  # what the tool said
+    (sequence,) = trajectory.sequences  # one context, and nothing that was rendered anew
+    assert sequence.num_actions == sum(len(text.encode()) + 1 for text in texts)
+    await check_against_multi_turn(trajectory, texts, tools=tools_seen[0])
+
+
+@pytest.mark.slow
+async def test_smolagents_rewrites_what_was_answered_and_each_step_is_trained_as_it_was_sampled(
+    script_of, play, agent_file
+):
+    need("smolagents")
+    path = agent_file(SMOLAGENTS + SCORE)
+    script = script_of([FIRST, LAST])
+    trajectory = await play(
+        script, TASK, "framework:smolagents", entry=f"{path}:build", score=f"{path}:score", max_concurrency=1
+    )
+    assert trajectory.failure is None, trajectory.failure
+    assert trajectory.reward == 1.0
+    assert "Calling tools:" in script.shown()[1]  # nobody sampled this
+    for sequence, request, text in zip(trajectory.sequences, script.engine.requests, [FIRST, LAST], strict=True):
+        assert sequence.token_ids[: len(request.prompt_ids)].tolist() == request.prompt_ids.tolist()
+        assert not sequence.is_action[: len(request.prompt_ids)].any()
+        assert sequence.num_actions == len(text) + 1
+
+
+async def test_a_framework_of_ones_own(script_of, play, agent_file):
+    @register_framework("plain-httpx")
+    async def run(build, task, endpoint):
+        import httpx
+
+        async with httpx.AsyncClient(base_url=endpoint.base_url) as client:
+            headers = {"authorization": f"Bearer {endpoint.api_key}"}
+            ask = build(lambda body: client.post("chat/completions", json=body, headers=headers))
+            return await ask(task.prompt)
+
+    path = agent_file("""
+def build(post, loud=False):
+    async def ask(prompt):
+        answer = await post({"messages": [{"role": "user", "content": prompt.upper() if loud else prompt}]})
+        return len(answer.json()["choices"][0]["message"]["content"])
+    return ask
+""")
+    script = script_of(["four"])
+    trajectory = await play(script, TASK, "framework:plain-httpx", entry=f"{path}:build", loud=True)
+    assert trajectory.reward == 4.0
+    assert "WHAT IS" in script.shown()[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "error", "message"),
+    [
+        ("openai-agent", {"entry": "{file}:build"}, UnknownNameError, "Did you mean 'openai-agents'"),
+        ("plain", {}, ConfigError, "--agent_args.entry"),
+        ("plain", {"entry": "{file}:buid"}, ConfigError, "Did you mean 'build'"),
+        ("plain", {"entry": "{file}:build", "lod": 1}, ConfigError, "Did you mean 'loud'"),
+        ("plain", {"entry": "{file}:nothing"}, ConfigError, "build(model)"),
+        ("plain", {"entry": "{file}:build", "score": "{file}:scor"}, ConfigError, "has no 'scor'"),
+    ],
+)
+def test_mistakes_show_before_a_run(agent_file, monkeypatch, name, kwargs, error, message):
+    monkeypatch.setitem(FRAMEWORKS._entries, "plain", lambda build, task, endpoint: 1.0)
+    path = agent_file("def build(model, loud=False): ...\ndef nothing(): ...")
+    with pytest.raises(error) as caught:
+        resolve_agent(f"framework:{name}", {key: str(value).format(file=path) for key, value in kwargs.items()})
+    assert message in str(caught.value)
+
+
+def test_a_package_that_is_missing_is_named(agent_file, monkeypatch):
+    monkeypatch.setitem(FRAMEWORKS._entries, "autogen", BUILTINS["autogen"])
+    monkeypatch.setitem(__import__("sys").modules, "autogen_agentchat", None)
+    monkeypatch.delitem(__import__("sys").modules, BUILTINS["autogen"].partition(":")[0], raising=False)
+    with pytest.raises(MissingPackageError, match=r"pip install 'turngym\[autogen\]'"):
+        resolve_agent("framework:autogen", {"entry": f"{agent_file('def build(model): ...')}:build"})
+
+
+async def test_a_framework_that_is_cancelled_ends(agent_file, monkeypatch):
+    begun, ended = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def run(build, task, endpoint):
+        loop.call_soon_threadsafe(begun.set)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    monkeypatch.setitem(FRAMEWORKS._entries, "waits", run)
+    agent = resolve_agent("framework:waits", {"entry": f"{agent_file('def build(model): ...')}:build"})()
+    call = asyncio.create_task(agent.run(TASK, None))
+    async with asyncio.timeout(60):
+        await begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await ended.wait()
+    agent.close()
