@@ -9,14 +9,15 @@ from ..registry import import_attribute
 
 if TYPE_CHECKING:
     from .base import Completion, Generator, Sampling, StopReason
-    from .chat import ChatAgent, ChatConversation
+    from .chat import ChatAgent
+    from .conversation import ChatConversation
     from .sequence import Sequence, SequenceBuilder
     from .template import ChatTemplate
     from .tokenizer import load_tokenizer
 
 _MODULES = {
     "ChatAgent": "chat",
-    "ChatConversation": "chat",
+    "ChatConversation": "conversation",
     "ChatTemplate": "template",
     "Completion": "base",
     "Generator": "base",

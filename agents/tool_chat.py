@@ -16,7 +16,7 @@ from ..envs.tools.calls import Schema, ToolCall, schema_name
 from ..errors import TemplateError
 from .answer_reader import AnswerReader, AnswerReaders, ReadAnswer
 from .base import Completion, Sampling
-from .chat import Answer, ChatConversation
+from .conversation import Answer, ChatConversation
 from .harmony import with_recipients_first
 from .prefix import Reading, end_of_answer
 from .template import ChatTemplate, text_of

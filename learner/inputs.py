@@ -14,9 +14,10 @@ from ..envs.task import Task
 from ..errors import ConfigError, DataError
 from ..executors.pools.from_options import parse_resources, parse_weights
 from ..registry import nearest
+from .option_agent import has_agent_file
 from .option_branches import check_can_fork
 from .option_determinism import check_sides
-from .option_pairs import check_pairs, complaints, has_agent_file
+from .option_pairs import check_pairs, complaints
 from .option_ranges import check_ranges
 from .plan import plan_batches
 from .settings import TrainSettings

@@ -7,7 +7,8 @@ from ..errors import ConfigError
 from ..executors.fleet import Fleet
 from ..executors.ray_calls import call_all
 from .advantages import NEEDS_TEACHER
-from .from_settings import SHARED_GPU_MEMORY, micro_batching, rank_config, teacher_config
+from .engine_settings import SHARED_GPU_MEMORY, teacher_config
+from .from_settings import micro_batching, rank_config
 from .placement import Cluster, Layout
 from .progress import Progress
 from .role_plan import GroupPlan

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..agents.frameworks.factory import KINDS
-from ..envs.openrlhf.recognise import is_agent_file
 from ..errors import ConfigError
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .loss_choice import CONSTANT_LENGTH, aggregation_choice
+from .option_agent import has_agent_file, has_prompt_env, has_user_agent
 from .option_algo import check_correction, kl_complaints
 from .option_branches import branch_complaints, check_branches
 from .option_determinism import check_determinism
@@ -46,22 +44,6 @@ def _has_teacher(s: TrainSettings) -> bool:
 
 def _evaluates(s: TrainSettings) -> bool:
     return s.eval.at_start or s.eval.at_end or s.eval.steps > 0
-
-
-def has_prompt_env(s: TrainSettings) -> bool:
-    """Whether episodes are those of the environment Prompt."""
-    return s.agent in (None, "env:Prompt")
-
-
-def has_agent_file(s: TrainSettings) -> bool:
-    """Whether episodes are those of a file written for OpenRLHF; one that is not there will be refused as such."""
-    kind, _, path = (s.agent or "").partition(":")
-    return kind == "func" and (is_agent_file(path) or not Path(path).expanduser().exists())
-
-
-def has_user_agent(s: TrainSettings) -> bool:
-    """Whether episodes are those of an agent of the user's own, which is no environment."""
-    return s.agent is not None and s.agent.partition(":")[0] in KINDS and not has_agent_file(s)
 
 
 NEEDS = (

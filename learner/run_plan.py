@@ -11,7 +11,8 @@ from ..errors import ConfigError
 from ..executors.schedule import RolloutSchedule
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .attention import check_context, check_packable
-from .from_settings import critic_model, engine_dtype, loop_settings, objective, pace, schedule, value_objective
+from .engine_settings import engine_dtype
+from .from_settings import critic_model, loop_settings, objective, pace, schedule, value_objective
 from .inputs import Inputs, check_model, count_steps
 from .lora import check_lora, describe, require_bitsandbytes
 from .objective import Objective

@@ -12,14 +12,9 @@ from ..agents.frameworks.factory import AgentFactory
 from ..envs.tools.tool_loop import ToolLoop
 from ..errors import ConfigError
 from .checkpoint import Checkpoint, CheckpointFolder
+from .engine_settings import engine_dtype, rollout_config
 from .env_pools import EnvPools
-from .from_settings import (
-    critic_model,
-    engine_dtype,
-    loop_settings,
-    rollout_config,
-    update_mode,
-)
+from .from_settings import critic_model, loop_settings, update_mode
 from .frontier import Frontier
 from .inputs import Inputs
 from .interrupt import EXIT_CODE, Interrupt, signals_raise

@@ -12,7 +12,8 @@ from ...envs.base import Action
 from ...envs.messages import Message, RawText
 from ...errors import EngineError
 from ..base import Completion, Generator, Sampling, StopReason
-from ..chat import ChatAgent, ChatConversation
+from ..chat import ChatAgent
+from ..conversation import ChatConversation
 from ..sequence import Sequence as TokenSequence
 from .answers import Answer, Read, Reader, before_stop, finish_reason
 from .branches import joined

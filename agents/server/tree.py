@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...envs.messages import Message, RawText
 from ...errors import TrajectoryError
 from ..base import Completion, Sampling
-from ..chat import ChatConversation
+from ..conversation import ChatConversation
 from .canonical import Form
 
 Shown = list[Message] | RawText | NDArray[np.int32]

@@ -12,7 +12,8 @@ from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.rollout_actor import RolloutActor
 from turngym.learner.attempts import rollout_metrics
 from turngym.learner.batch import assemble
-from turngym.learner.from_settings import loop_settings, rollout_config, rollout_plan
+from turngym.learner.engine_settings import rollout_config
+from turngym.learner.from_settings import loop_settings, rollout_plan
 from turngym.learner.frontier import FrontierState
 from turngym.learner.inputs import check_inputs
 from turngym.learner.loop_parts import LoopState

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from turngym.config import parse_train
 from turngym.errors import ConfigError, MissingPackageError
 from turngym.learner.checkpoint import Checkpoint
-from turngym.learner.from_settings import rollout_config
+from turngym.learner.engine_settings import rollout_config
 from turngym.learner.inputs import check_inputs
 from turngym.learner.placement import Layout
 from turngym.learner.run_plan import Plan, make_plan, written_by

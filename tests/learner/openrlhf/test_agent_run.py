@@ -17,7 +17,8 @@ from turngym.executors.rollout_actor import RolloutActor
 from turngym.executors.traces.options import ReplayOptions
 from turngym.executors.traces.run_settings import environment
 from turngym.learner.batch import assemble
-from turngym.learner.from_settings import loop_settings, rollout_config
+from turngym.learner.engine_settings import rollout_config
+from turngym.learner.from_settings import loop_settings
 from turngym.learner.inputs import check_inputs
 from turngym.learner.placement import Layout
 

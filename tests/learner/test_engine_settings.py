@@ -7,7 +7,7 @@ import pytest
 from turngym.config import TrainConfig
 from turngym.errors import ConfigError
 from turngym.executors.options import RolloutOptions, VllmOptions
-from turngym.learner.from_settings import teacher_config
+from turngym.learner.engine_settings import teacher_config
 from turngym.learner.options import TeacherOptions
 from turngym.learner.placement import Layout
 
