@@ -223,4 +223,4 @@ def _plain_backend(tokenizer: "PreTrainedTokenizerBase") -> "Tokenizer | None":
         and kind._encode_plus is PreTrainedTokenizerFast._encode_plus
         and kind._decode is PreTrainedTokenizerFast._decode
     )
-    return tokenizer.backend_tokenizer if is_plain else None
+    return cast("Tokenizer", tokenizer.backend_tokenizer) if is_plain else None
