@@ -59,8 +59,9 @@ def snippets() -> list[Snippet]:
 
 
 SNIPPETS = snippets()
-# These run elsewhere: tests/sandbox/docker/test_docs.py, tests/agents/frameworks/test_docs.py.
-ELSEWHERE = ("docs/frameworks.md:",)
+# These run elsewhere: tests/sandbox/docker/test_docs.py, tests/agents/frameworks/test_docs.py, and
+# tests/executors/test_agent_file.py.
+ELSEWHERE = ("docs/frameworks.md:", "docs/openrlhf.md:")
 PYTHON = [
     pytest.param(each, id=each.place, marks=[pytest.mark.slow] if MODEL in each.code else [])
     for each in SNIPPETS
