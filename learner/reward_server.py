@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import socket
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -14,6 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from ..envs.loop_thread import LoopThread
+from ..envs.serving.ports import bound_socket
 from ..errors import ConfigError, TurnGymError
 from .inputs import check_model
 from .interrupt import signals_raise
@@ -34,7 +34,7 @@ def serve(options: ServeRmOptions) -> int:
         ConfigError: An option cannot be used, or nobody may listen there.
     """
     path = _checked_model(options)
-    with signals_raise(), _bound_socket(options.host, options.port) as listener:
+    with signals_raise(), bound_socket(options.host, options.port) as listener:
         print(f"loading {path}", flush=True)
         from .text_scorer import load_scorer  # torch: a mistake shows before it is imported
 
@@ -138,17 +138,3 @@ def _checked_model(options: ServeRmOptions) -> str:
     if not options.timeout_s > 0:
         raise ConfigError(f"--timeout_s must be greater than 0, got {options.timeout_s}")
     return check_model(options.reward.model_name_or_path, "--reward.model_name_or_path")
-
-
-def _bound_socket(host: str, port: int) -> socket.socket:
-    """Take the port before the model is loaded, so that a mistake shows at once; nobody can connect yet."""
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"--port must lie between 0 and 65535, got {port}")
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on --host {host} --port {port}: {error}") from error
-    return listener

@@ -2,13 +2,13 @@
 
 import os
 import secrets
-import socket
 from collections.abc import Sequence
 
-from ...errors import ConfigError, MissingPackageError
+from ...errors import MissingPackageError
 from ..factory import EnvFactory
 from ..task import Task
 from .limits import ServeLimits
+from .ports import bound_socket
 from .wire import KEY_VARIABLE
 
 BACKLOG = 2048
@@ -63,7 +63,7 @@ def serve(
     config = uvicorn.Config(
         env_app(service, secret, mount), log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_S
     )
-    with _listener(host, port) as listener:
+    with bound_socket(host, port) as listener:
         listener.listen(BACKLOG)
         bound_host, bound_port = listener.getsockname()[:2]
         place = f"http://{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}"
@@ -77,16 +77,3 @@ def serve(
         except KeyboardInterrupt:  # the server has ended by then, and passes on what it was told
             print("stopped", flush=True)
     return 0
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"--port must lie between 0 and 65535, got {port}")
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on --host {host} --port {port}: {error}") from error
-    return listener
