@@ -17,7 +17,8 @@ from ..conversation import ChatConversation
 from ..sequence import Sequence as TokenSequence
 from .answers import Answer, Read, Reader, before_stop, finish_reason
 from .branches import joined
-from .canonical import Form, Json, form_of, tools_form
+from .canonical import Form, Json, form_of
+from .history import KnownMessages
 from .retries import Asked, Requests
 from .texts import KnownTexts
 from .tree import Node, Shown, Turn, checksum, show
@@ -36,6 +37,7 @@ class ChatAsk:
     Attributes:
         messages: The whole history, as `canonical.chat_messages` returns it.
         sampling: How to sample.
+        forms: What each message says, where that is known already.
         tools: OpenAI function schemas that the model is told of.
         takes_calls: Whether its calls are read.
         is_parallel: Whether an answer may have several.
@@ -45,6 +47,7 @@ class ChatAsk:
 
     messages: list[Message]
     sampling: Sampling
+    forms: list[Form] | None = None
     tools: list[Json] | None = None
     takes_calls: bool = True
     is_parallel: bool = True
@@ -120,6 +123,7 @@ class Session:
         self.failure: Exception | None = None  # the last that is no client's doing
         self.outgrown: ContextLengthError | None = None  # the last prompt that left no room for an answer
         self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
+        self.known = KnownMessages()
         self._generator = generator
         self._timeout_s = timeout_s
         self._reader = Reader(opens_thought=agent.opens_thought)
@@ -181,8 +185,8 @@ class Session:
         return await self.requests.once(asked or Asked(os.urandom(16)), answer)
 
     def _place_of_chat(self, ask: ChatAsk) -> _Place:
-        root = self._root(tools_form(ask.tools), ask.tools)
-        forms = [form_of(message) for message in ask.messages]
+        root = self._root(self.known.form_of_tools(ask.tools), ask.tools)
+        forms = ask.forms or [form_of(message) for message in ask.messages]
         node, held = root.find(forms)
         shown = ask.messages[held:]
         num_results = next((at for at, each in enumerate(shown) if each["role"] != "tool"), len(shown))
