@@ -239,11 +239,14 @@ class Session:
         name = f"{self.name}/{self.num_turns}"
         deadline = asyncio.timeout(self._timeout_s)
         try:
-            async with deadline, asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._generator.generate(prompt_ids, sampling, request=f"{name}.{index}"))
-                    for index, sampling in enumerate(samplings)
-                ]
+            async with deadline:
+                if len(samplings) == 1:
+                    return [await self._generator.generate(prompt_ids, samplings[0], request=f"{name}.0")]
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(self._generator.generate(prompt_ids, sampling, request=f"{name}.{index}"))
+                        for index, sampling in enumerate(samplings)
+                    ]
         except ExceptionGroup as errors:  # one failed, and the others were cancelled
             raise errors.exceptions[0] from None
         except TimeoutError as error:
