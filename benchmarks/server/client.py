@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import httpx
 
-WORDS = "why how many does the third word of this line name a colour a town or an animal and what is next".split()
+LINE = "why how many does the third word of this line name a colour a town or an animal and what is next"
 TOOLS = [
     {
         "type": "function",
@@ -45,6 +45,7 @@ class Load:
         max_tokens: Of each answer.
         has_tools: Whether tools are described, and calls answered.
         streams: Whether answers are asked for as streams.
+        tag: Stands in every conversation, so that an engine finds nothing of an earlier load in its cache.
     """
 
     urls: list[str]
@@ -55,14 +56,19 @@ class Load:
     max_tokens: int
     has_tools: bool = False
     streams: bool = False
+    tag: str = ""
 
 
 @dataclass(frozen=True)
 class Served:
-    """What came of it: seconds from the first request to the last answer, of the client's processor, and of each answer.
+    """What came of it.
 
     Attributes:
+        wall_s: From the first request to the last answer.
+        client_cpu_s: Of the client's own processor time.
+        latencies_s: Of each answer.
         first_s: Of each answer, until something of it was there; the head alone does not count.
+        num_tokens: Sampled, as the server says.
     """
 
     wall_s: float
@@ -91,7 +97,8 @@ class Conversation:
         self._number = number
         self._load = load
         self._served = served
-        self._history: list[dict] = [{"role": "system", "content": f"You are number {number}. " + self._words(30)}]
+        said = f"{load.tag} You are number {number}. {self._words(30)}"
+        self._history: list[dict] = [{"role": "system", "content": said}]
 
     async def play(self) -> int:
         """Take all turns; return how many tokens were sampled."""
@@ -143,7 +150,8 @@ class Conversation:
 
     def _words(self, number: int) -> str:
         start = 7 * self._number + 3 * len(getattr(self, "_history", ()))
-        return " ".join(WORDS[(start + place) % len(WORDS)] for place in range(number))
+        words = LINE.split()
+        return " ".join(words[(start + place) % len(words)] for place in range(number))
 
 
 def _join(message: dict, delta: dict) -> None:

@@ -6,6 +6,7 @@
 
 import argparse
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -23,6 +24,7 @@ from turngym.agents.server.server import Server
 from turngym.agents.tokenizer import load_tokenizer
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
+from turngym.executors.rollout_actor import GC_THRESHOLD
 
 SAID = "The third word of this line names a colour, and what comes next is a town, as far as anybody can tell from it."
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Oslo", "days": 3}}\n</tool_call>'
@@ -106,7 +108,13 @@ def main() -> None:
     parser.add_argument("--token-latency-s", type=float, default=0.0, help="of the scripted engine")
     parser.add_argument("--max-context", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=1)
-    asyncio.run(run(parser.parse_args()))
+    gc.set_threshold(GC_THRESHOLD)
+    try:
+        import uvloop  # which Ray's actors run on where it is installed; vLLM brings it
+    except ImportError:
+        asyncio.run(run(parser.parse_args()))
+    else:
+        uvloop.run(run(parser.parse_args()))
 
 
 if __name__ == "__main__":
