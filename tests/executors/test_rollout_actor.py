@@ -13,10 +13,11 @@ from turngym.envs.base import Env
 from turngym.envs.factory import EnvFactory
 from turngym.envs.options import EnvPoolOptions
 from turngym.envs.task import Task
+from turngym.errors import ConfigError
 from turngym.executors.branching import Branching
 from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.lockstep import Lockstep
-from turngym.executors.engines.scripted import ScriptedEngine
+from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.engines.vllm import VllmConfig
 from turngym.executors.failover import Failover
 from turngym.executors.fleet_engine import Burst
@@ -173,6 +174,23 @@ async def test_only_members_that_can_fork_do(actor, echo):
         for name in ("forks", "not_")
     ]
     assert [[t.branch_of for t in group.trajectories] for group in groups] == [[None, (0, 0)], [None, None]]
+
+
+async def test_an_engine_that_gives_no_logprobs_is_refused_before_any_episode(actor, tmp_path):
+    class Mute(ScriptedEngine):
+        async def start(self):
+            self.is_started = True
+
+    file = tmp_path / "agent.py"
+    file.write_text("def run(task, base_url, api_key):\n    return 1.0\n")
+    hosting = actor(None, env=resolve_agent(f"func:{file}"))
+    hosting._engine = Mute([Reply([65], None), Reply([65], [-0.5])])
+    async with asyncio.timeout(60):
+        with pytest.raises(ConfigError, match=r"log-probabilities .* this engine gives none"):
+            await hosting.start()
+        assert hosting._engine.is_started
+        await hosting._executor.check(hosting._engine)
+        await hosting._executor.close()
 
 
 async def test_a_users_agent_runs_beside_the_engine(actor, tmp_path):
