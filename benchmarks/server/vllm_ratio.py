@@ -81,6 +81,7 @@ def measure(model: str, size: Size, rounds: int) -> dict[tuple[str, bool], list[
         port = probe.getsockname()[1]
     environment = {**ENVIRONMENT, **CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(cores)}
     theirs = VllmServer(model, port, environment, vllm_arguments())
+    print(f"{'':>3} {'answers/s':<7} {'ours':>6} {'vllm':>8} {'ratio':>8}", flush=True)
     ours = None
     taken: dict[tuple[str, bool], list[Round]] = {(side, streams): [] for side in SIDES for streams in (False, True)}
     try:
@@ -88,10 +89,12 @@ def measure(model: str, size: Size, rounds: int) -> dict[tuple[str, bool], list[
         ours = OurServer("--model", model, "--threads", str(cores), "--max-context", str(MAX_CONTEXT))
         for index in range(rounds + 1):
             for streams in (False, True):
-                for side, server in zip(SIDES, (ours, theirs), strict=True):
-                    made = round_of(server, model, size, f"{'stream' if streams else 'whole'}{index}", streams)
-                    if index:
-                        taken[side, streams].append(made)
+                kind = "stream" if streams else "whole"
+                pair = [round_of(server, model, size, f"{kind}{index}", streams) for server in (ours, theirs)]
+                rates = [made.rate for made in pair]
+                print(f"{index:>3} {kind:<7} {rates[0]:>8.1f} {rates[1]:>8.1f} {rates[0] / rates[1]:>8.3f}", flush=True)
+                for side, made in zip(SIDES, pair if index else (), strict=False):
+                    taken[side, streams].append(made)
     finally:
         theirs.stop()
         if ours is not None:
@@ -148,7 +151,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["tiny", "smollm2"])
     options = parser.parse_args()
     smol = smollm2.model_folder()
-    sizes = {"tiny": Size(32, 6, 24), "smollm2": Size(8, 3, 16)}
+    sizes = {"tiny": Size(32, 4, 24), "smollm2": Size(8, 3, 16)}
     if options.quick:
         sizes, options.rounds = {"tiny": Size(4, 2, 8)}, 1
     elif options.only:
