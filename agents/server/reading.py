@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic_core import from_json
 
-from .history import ChatForm, History, KnownMessages
+from .known_messages import ChatForm, History, KnownMessages
 from .wire import WireModel, read
 
 Wire = TypeVar("Wire", bound=WireModel)

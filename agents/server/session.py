@@ -18,7 +18,7 @@ from ..sequence import Sequence as TokenSequence
 from .answers import Answer, Read, Reader, before_stop, finish_reason
 from .branches import joined
 from .canonical import Form, Json, form_of
-from .history import KnownMessages
+from .known_messages import KnownMessages
 from .retries import Asked, Requests
 from .texts import KnownTexts
 from .tree import Node, Shown, Turn, checksum, show

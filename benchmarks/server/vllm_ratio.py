@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["tiny", "smollm2"])
     options = parser.parse_args()
     smol = smollm2.model_folder()
-    sizes = {"tiny": Size(32, 4, 24), "smollm2": Size(8, 3, 16)}
+    sizes = {"tiny": Size(16, 4, 16), "smollm2": Size(8, 3, 16)}
     if options.quick:
         sizes, options.rounds = {"tiny": Size(4, 2, 8)}, 1
     elif options.only:

@@ -8,7 +8,7 @@ import pytest
 from turngym.agents.server.api_errors import ApiError
 from turngym.agents.server.canonical import chat_messages, form_of
 from turngym.agents.server.endpoints import _as_sent
-from turngym.agents.server.history import KnownMessages
+from turngym.agents.server.known_messages import KnownMessages
 from turngym.agents.server.reading import read_with_history
 from turngym.agents.server.wire import ChatRequest, read
 
@@ -104,7 +104,7 @@ def test_what_is_no_request_is_refused(body):
 
 
 def test_more_messages_than_are_kept_in_mind_are_read_all_the_same(monkeypatch):
-    monkeypatch.setattr("turngym.agents.server.history._MOST", 5)
+    monkeypatch.setattr("turngym.agents.server.known_messages._MOST", 5)
     known = KnownMessages()
     for body in bodies(20):
         whole = read(ChatRequest, body)
