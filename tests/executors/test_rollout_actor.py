@@ -94,6 +94,7 @@ async def test_a_failed_attempt_leaves_its_seat(actor, monkeypatch):
     await deterministic.close()
 
 
+@pytest.mark.slow
 async def test_attempts_that_branch_off_sample_in_lockstep_from_then_on(actor, echo):
     """Nobody waits for one that has not branched off; all wait for one that has, if its fork failed too."""
 
@@ -175,6 +176,7 @@ async def test_only_members_that_can_fork_do(actor, echo):
     assert [[t.branch_of for t in group.trajectories] for group in groups] == [[None, (0, 0)], [None, None]]
 
 
+@pytest.mark.slow
 async def test_a_users_agent_runs_beside_the_engine(actor, tmp_path):
     file = tmp_path / "agent.py"
     file.write_text("""
