@@ -1,11 +1,13 @@
-"""Which executor runs a run's episodes."""
+"""Which executor runs a run's episodes, and whether what it needs fits the model."""
 
+import logging
 from typing import TYPE_CHECKING
 
 from ..agents.chat import ChatAgent
 from ..agents.frameworks.factory import AgentFactory
 from ..envs.factory import EnvFactory
 from ..envs.rewards import load_reward
+from ..errors import ConfigError
 from .agent_file import make_executor
 from .env_pool import EnvPool
 from .limits import Limits
@@ -15,6 +17,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from .openai_server import AgentEpisodes
+
+_logger = logging.getLogger(__name__)
+
+
+def check_parsers(agent: ChatAgent, env: EnvFactory | AgentFactory) -> None:
+    """Make the parsers of answers once, so that a run does not begin with one that does not fit its model.
+
+    Raises:
+        ConfigError: One does not, be it named or what the chat template suggests.
+        MissingPackageError: One is vLLM's, which is not installed.
+    """
+    agent.readers.check()
+    if not isinstance(env, AgentFactory):
+        if env.has_tools:
+            agent.check_tools()
+        return
+    try:
+        agent.check_tools()
+    except ConfigError as error:  # nobody knows whether a user's agent has tools
+        _logger.warning("requests of --agent %s that bring tools will be refused: %s", env.spec, error)
 
 
 def executor_of(

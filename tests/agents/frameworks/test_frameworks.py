@@ -118,6 +118,7 @@ def need(framework: str) -> None:
 async def test_a_framework_has_the_tokens_of_the_multi_turn_executor(
     script_of, play, agent_file, check_against_multi_turn, tools_seen, framework, file, texts
 ):
+    """R25: AutoGen's assistant with one tool among them; smolagents' is below."""
     need(framework)
     path = agent_file(file)
     arguments = {"entry": f"{path}:build", "score": f"{path}:score"}
