@@ -16,6 +16,7 @@ from ...envs.resolution import resolve
 from ...errors import ConfigError
 from ..limits import Limits
 from ..options import RolloutOptions
+from ..run_agent import asks_server
 from .options import ReplayOptions
 
 Options = TypeVar("Options")
@@ -45,12 +46,13 @@ def environment(tree: Tree, options: ReplayOptions) -> EnvFactory:
     if agent is None:
         raise ConfigError("no config.yaml is near the episodes to say what was played; give --agent env:NAME")
     kind, _, spec = agent.partition(":")
-    if kind in KINDS and not (kind == "func" and _may_be_agent_file(spec)):
+    is_file = kind == "func" and _may_be_agent_file(spec)
+    if kind in KINDS and (not is_file or asks_server(str(Path(spec).expanduser().resolve()))):
         raise ConfigError(
             f"--agent {agent} is an agent of its user's own: it asks for completions as it likes, and no environment "
             "answers them, so it cannot be replayed; `turngym traces rescore` scores its episodes anew"
         )
-    if kind == "func" and spec:
+    if is_file:
         arguments = dict(tree.get("agent_args") or {}) if agent == own else {}
         return agent_file(spec, {**arguments, **options.agent_args})
     if kind != "env" or not spec:
