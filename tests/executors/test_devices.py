@@ -111,7 +111,7 @@ def test_under_ray(shown):
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     environment |= {} if shown is None else {VARIABLE: shown}
     done = subprocess.run(
-        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=270, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -10,6 +10,7 @@ import pytest
 from turngym.errors import CheckpointError, EngineDeadError
 from turngym.executors import rollouts as rollouts_module
 from turngym.executors.pacing import Pace
+from turngym.executors.pools import breaker
 from turngym.executors.schedule import read_schedule
 from turngym.executors.trajectory import FailureKind
 from turngym.learner.options import AlgoOptions
@@ -22,6 +23,7 @@ FILES = ("driver.json", "weights.txt", "optimizer.txt", "finished.jsonl.gz")
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
     monkeypatch.setattr(rollouts_module, "POLL_S", 0.005)
+    monkeypatch.setattr(breaker, "FIRST_PAUSE_S", 0.01)
 
 
 def count(running: Running, name: str) -> int:

@@ -28,11 +28,14 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
 
 
 def descendants() -> set[psutil.Process]:
-    return {p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE}
+    return {p for p in psutil.Process().children(recursive=True) if is_running(p.pid)}
 
 
 def is_running(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_until_gone(pids: list[int]) -> None:
