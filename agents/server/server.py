@@ -10,7 +10,8 @@ from urllib.parse import quote
 from ...errors import ConfigError, DeadlineError, MissingPackageError
 from ..base import Generator, Sampling
 from ..chat import ChatAgent
-from .session import Session, SessionRecord
+from .branches import SessionRecord
+from .session import Session
 
 try:
     import uvicorn

@@ -100,7 +100,8 @@ async def test_what_the_agent_returns_is_its_reward(play):
     assert trajectory.failure is None
     assert (trajectory.end_reason, trajectory.num_turns, trajectory.attempt) == (EndReason.TERMINATED, 2, 3)
     assert trajectory.rewards_per_turn.tolist() == [0.0, 2.0]
-    assert (trajectory.score, trajectory.extra_logs) == (1.0, {"length": 3.0})
+    assert (trajectory.score, trajectory.extra_logs["length"]) == (1.0, 3.0)
+    assert (trajectory.extra_logs["history/continued"], trajectory.extra_logs["history/thoughts_dropped"]) == (1.0, 0.0)
     assert trajectory.turn_ends == (TurnEnd.STOP, TurnEnd.STOP)
     assert [message["content"] for message in trajectory.messages] == ["How are you?", "fine", "Really?", "yes"]
     (sequence,) = trajectory.sequences
@@ -141,7 +142,8 @@ async def test_what_is_no_reward_is_a_failure(play, returned, message):
     assert len(trajectory.rewards_per_turn) == 0
 
 
-async def test_a_reward_function_scores_the_text_as_the_model_saw_it(play):
+async def test_a_reward_function_scores_the_last_answer_and_nothing_that_was_said_to_the_model(play):
+    """R64: what a tool says is no answer, even if it is the right one."""
     seen = []
 
     async def reward(queries, prompts, labels):
@@ -149,14 +151,13 @@ async def test_a_reward_function_scores_the_text_as_the_model_saw_it(play):
         return [Reward(0.5, 0.25, {"x": 1.0})]
 
     async def run(task, endpoint):
-        await ask(endpoint, "a", "b")
+        await ask(endpoint, "a", r"b \boxed{42}")
 
     trajectory = await play(run, reward=reward)
     first = "<|start|>user:a<|end|><|start|>assistant:"
-    whole = first + "fine<|end|><|start|>user:b<|end|><|start|>assistant:fine<|end|>"
-    assert seen == [([whole], [first], ["fine"])]
+    assert seen == [([first + "fine<|end|>"], [first], ["fine"])]
     assert trajectory.rewards_per_turn.tolist() == [0.0, 0.5]
-    assert (trajectory.score, trajectory.extra_logs) == (0.25, {"x": 1.0})
+    assert (trajectory.score, trajectory.extra_logs["x"]) == (0.25, 1.0)
 
 
 async def test_of_several_branches_the_last_answer_is_scored(play):

@@ -79,6 +79,6 @@ async def test_the_example(script_of, play, check_against_multi_turn):
     script = script_of(texts)
     trajectory = await play(script, task, spec, max_calls=5)
     assert trajectory.failure is None, trajectory.failure
-    assert (trajectory.reward, trajectory.score, trajectory.extra_logs) == (1.0, 1.0, {"calls": 2.0})
+    assert (trajectory.reward, trajectory.score, trajectory.extra_logs["calls"]) == (1.0, 1.0, 2.0)
     assert "wanted two numbers a and b" in script.shown()[2]
     await check_against_multi_turn(trajectory, texts, tools=[import_attribute(f"{spec.removeprefix('func:')}:ADD")])
