@@ -15,7 +15,7 @@ from .replies import Json
 from .session import ChatAsk, Session
 from .wire import Count, Generation, Text, ToolFunction, WireModel, read, schema_of
 
-_HIDDEN = ("thinking", "redacted_thinking")  # what a model thought is in its tokens; a client need not send it
+_HIDDEN = ("thinking", "redacted_thinking")  # no part of a content
 
 
 class Block(WireModel):
@@ -23,6 +23,7 @@ class Block(WireModel):
 
     type: str
     text: str | None = None
+    thinking: str | None = None
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
@@ -152,6 +153,9 @@ def _in_openai_form(message: AnthropicMessage) -> Iterator[Json]:
             "role": "assistant",
             "content": _content([b for b in blocks if b.type != "tool_use"]),
             "tool_calls": calls,
+            "reasoning_content": "\n".join(
+                block.thinking or "" for block in message.content if block.type == "thinking"
+            ),
         }
         return
     results = [block for block in blocks if block.type == "tool_result"]

@@ -14,7 +14,7 @@ _MOST = 1 << 14  # messages that a session keeps in mind; with more, it begins a
 
 
 @dataclass(frozen=True)
-class History:
+class SentMessages:
     """Messages in the form that templates read, and what each of them says."""
 
     messages: list[Message]
@@ -38,15 +38,15 @@ class KnownMessages:
         keys = [_key(kind, each) for each in messages]
         return next((place for place, key in enumerate(keys) if key not in self._by_key), len(keys)), keys
 
-    def history(self, keys: Sequence[bytes], new: Sequence[ChatForm]) -> History:
+    def sent(self, keys: Sequence[bytes], new: Sequence[ChatForm]) -> SentMessages:
         """Return messages by their keys, and of those at the end that are to be read what stands for each."""
         known = [self._by_key[key] for key in keys[: len(keys) - len(new)]]
         read = [self._remembered(key, each) for key, each in zip(keys[len(known) :], new, strict=True)]
-        return _history([*known, *read])
+        return _together([*known, *read])
 
-    def in_form(self, given: Sequence[Mapping[str, Json]]) -> History:
+    def in_form(self, given: Sequence[Mapping[str, Json]]) -> SentMessages:
         """Return messages that come in the form of chat completions."""
-        return _history([self._remembered(_key("chat", each), [each]) for each in given])
+        return _together([self._remembered(_key("chat", each), [each]) for each in given])
 
     def form_of_tools(self, tools: Sequence[Json] | None) -> Form:
         """Return what a list of tools says."""
@@ -66,19 +66,19 @@ class KnownMessages:
         return known
 
 
-def _history(known: Iterable[tuple[_Known, ...]]) -> History:
+def _together(known: Iterable[tuple[_Known, ...]]) -> SentMessages:
     """Put messages together, and name the functions whose results they hold."""
     names: dict[str, str] = {}  # by the ids of their calls
-    history = History([], [])
+    sent = SentMessages([], [])
     for message, form in (each for together in known for each in together):
         for call in message.get("tool_calls", ()):
             if "id" in call:
                 names[call["id"]] = call["function"]["name"]
         if "name" not in message and (name := names.get(message.get("tool_call_id", ""))):
             message = {**message, "name": name}
-        history.messages.append(message)
-        history.forms.append(form)
-    return history
+        sent.messages.append(message)
+        sent.forms.append(form)
+    return sent
 
 
 def _key(kind: str, value: Json) -> bytes:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic_core import from_json
 
-from .known_messages import ChatForm, History, KnownMessages
+from .known_messages import ChatForm, KnownMessages, SentMessages
 from .wire import WireModel, read
 
 Wire = TypeVar("Wire", bound=WireModel)
@@ -13,7 +13,7 @@ Wire = TypeVar("Wire", bound=WireModel)
 
 def read_with_history(
     kind: type[Wire], body: bytes, known: KnownMessages, in_chat_form: Callable[[Wire], Sequence[ChatForm]]
-) -> tuple[Wire, History]:
+) -> tuple[Wire, SentMessages]:
     """Return a request and its messages.
 
     Args:
@@ -34,4 +34,4 @@ def read_with_history(
         request = read(kind, body)  # says what is wrong, and where in the whole of it
         return request, known.in_form([each for chat_form in in_chat_form(request) for each in chat_form])
     request.check()
-    return request, known.history(keys, in_chat_form(request))
+    return request, known.sent(keys, in_chat_form(request))

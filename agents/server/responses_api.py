@@ -152,7 +152,7 @@ def _before(session: Session, response_id: str | None) -> list[Json]:
 
 def _said(answer: Answer) -> Json:
     calls = [{"id": call.id, "function": {"name": call.name, "arguments": call.arguments}} for call in answer.calls]
-    return {"role": "assistant", "content": answer.content, "tool_calls": calls}
+    return {"role": "assistant", "content": answer.content, "tool_calls": calls, "reasoning_content": answer.thought}
 
 
 def _item_events(item: Json) -> Iterator[Json]:

@@ -11,7 +11,8 @@ from ...envs.serving.ports import bound_socket
 from ...errors import ConfigError, DeadlineError, MissingPackageError
 from ..base import Generator, Sampling
 from ..chat import ChatAgent
-from .session import Session, SessionRecord
+from .branches import SessionRecord
+from .session import Session
 
 try:
     import uvicorn

@@ -14,14 +14,14 @@ from ...errors import EngineError
 from ..base import Completion, Generator, Sampling, StopReason
 from ..chat import ChatAgent
 from ..conversation import ChatConversation
-from ..sequence import Sequence as TokenSequence
 from .answers import Answer, Read, Reader, before_stop, finish_reason
-from .branches import joined
+from .branches import SessionRecord, joined
 from .canonical import Form, Json, form_of
+from .history import Branch, Given, History
 from .known_messages import KnownMessages
 from .retries import Asked, Requests
 from .texts import KnownTexts
-from .tree import Node, Shown, Turn, checksum, show
+from .tree import Node, Shown, Turn, branch_of, checksum, show
 
 _RAW = b"raw"  # the root of conversations that no template is put around
 
@@ -66,23 +66,6 @@ class TextAsk:
 
 
 @dataclass(frozen=True)
-class SessionRecord:
-    """What a session came to.
-
-    Attributes:
-        sequences: One or more for each branch; each sampled token is an action in exactly one.
-        stop_reasons: Why each turn's completion ended, in the order of the answers.
-        conversations: Each branch as chat, for eyes and reward functions.
-        turns: The numbers of each branch's turns.
-    """
-
-    sequences: tuple[TokenSequence, ...]
-    stop_reasons: tuple[StopReason, ...]
-    conversations: tuple[tuple[Message, ...], ...]
-    turns: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
 class _Place:
     """Where a request goes on: what it shows there, and the forms that this is known by later."""
 
@@ -91,6 +74,7 @@ class _Place:
     shown: Shown
     forms: list[Form]
     read: Callable[[Action], Read]
+    branch: Branch | None
 
 
 class Session:
@@ -130,6 +114,7 @@ class Session:
         self._roots: dict[Form, Node] = {}
         self._texts = KnownTexts()
         self._stop_reasons: list[StopReason] = []
+        self._history = History()
 
     @property
     def max_context(self) -> int:
@@ -172,6 +157,7 @@ class Session:
             stop_reasons=tuple(self._stop_reasons),
             conversations=tuple(tuple(each.messages) for each in conversations),
             turns=tuple(map(tuple, turns)),
+            history=self._history.counts,
         )
 
     async def close(self) -> None:
@@ -196,7 +182,9 @@ class Session:
             takes_calls = ask.takes_calls and bool(ask.tools)
             return self._reader.read(action, ask.sampling.stop, takes_calls=takes_calls, is_parallel=ask.is_parallel)
 
-        return _Place(ask, node, shown, forms[held:], read)
+        return _Place(
+            ask, node, shown, forms[held:], read, branch_of(self._roots.values(), node, ask.messages, forms, held)
+        )
 
     def _place_of_text(self, ask: TextAsk) -> _Place:
         node, held = self._texts.find(ask.prompt)
@@ -207,7 +195,8 @@ class Session:
             return Read(said, None, (), [], [], stopped_by)
 
         shown = RawText(rest) if isinstance(rest, str) else rest
-        return _Place(ask, node or self._root(_RAW, None), shown, [], read)
+        node = node or self._root(_RAW, None)
+        return _Place(ask, node, shown, [], read, branch_of(self._roots.values(), node))
 
     def _root(self, form: Form, tools: list[Json] | None) -> Node:
         if form not in self._roots:
@@ -225,15 +214,23 @@ class Session:
         try:
             completions = await self._sampled(prompt_ids, samplings)
             twins = [base, *(base.fork() for _ in samplings[1:])]
-            return [
+            answers = [
                 self._add(place, twin, completion, each)
                 for twin, completion, each in zip(twins, completions, samplings, strict=True)
             ]
+            self._count(place)
         except Exception as error:
             self.failure = error
             raise
+        else:
+            return answers
         finally:
             place.node.num_running -= 1
+
+    def _count(self, place: _Place) -> None:
+        ask, node = place.ask, place.node
+        known = list(node.known_in(ask.messages)) if isinstance(ask, ChatAsk) else []
+        self._history.add(known, is_continued=node.turn is not None, branch=place.branch, n=ask.n)
 
     async def _sampled(self, prompt_ids: NDArray[np.int32], samplings: Sequence[Sampling]) -> list[Completion]:
         name = f"{self.name}/{self.num_turns}"
@@ -257,11 +254,15 @@ class Session:
 
     def _add(self, place: _Place, conversation: ChatConversation, completion: Completion, sampling: Sampling) -> Answer:
         ask, prompt_ids = place.ask, conversation.prompt_ids()
-        read = place.read(conversation.record(completion, sampling))
+        action = conversation.record(completion, sampling)
+        read = place.read(action)
         number = len(self._stop_reasons)
         self._stop_reasons.append(completion.stop_reason)
         turn = Turn(number, place.shown, checksum(prompt_ids), completion, sampling)
         child = Node(turn, place.node, read.problems, conversation)
+        if isinstance(ask, ChatAsk):
+            child.given = Given(read.content, read.thought, read.calls, str(action))
+            child.num_messages = len(ask.messages) + 1
         place.node.add(child, place.forms, read.forms)
         self._texts.add(conversation.prompt_ids(), child)
         if isinstance(ask, TextAsk) and isinstance(ask.prompt, str):
