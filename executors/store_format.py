@@ -136,7 +136,7 @@ def _sequence(sequence: Sequence) -> Record:
         "turn": _runs(sequence.turn),
         "versions": _runs(sequence.versions[actions]),
         "logprobs": base64.b64encode(sequence.logprobs[actions].astype("<f4").tobytes()).decode(),
-        "samplings": {str(turn): dataclasses.asdict(sampling) for turn, sampling in sequence.samplings.items()},
+        "samplings": {str(turn): _sampling(sampling) for turn, sampling in sequence.samplings.items()},
         "parent": sequence.parent,
         "fork_reason": sequence.fork_reason,
     }
@@ -167,6 +167,12 @@ def _read_logprobs(value: str | list[float]) -> NDArray[np.float32]:
     if isinstance(value, list):  # schema 1
         return np.asarray(value, np.float32)
     return np.frombuffer(base64.b64decode(value, validate=True), "<f4").astype(np.float32)
+
+
+def _sampling(sampling: Sampling) -> Record:
+    """Leave out what few turns have: there is one for every turn."""
+    record = dataclasses.asdict(sampling)
+    return {name: value for name, value in record.items() if value or name not in ("shape", "num_top_logprobs")}
 
 
 def _read_sampling(record: Record) -> Sampling:

@@ -27,7 +27,7 @@ def sequence(rng, turns=3, parent=None):
         ids = rng.integers(0, 50_000, count, dtype=np.int32)
         versions = rng.integers(0, 3, count, dtype=np.int32)
         shape = Shape(Grammar.json_schema({"a": "é"}), logit_bias=((3, 1.5),), bad_words=("no",)) if turn == 1 else None
-        stops = {"stop": ("###",), "stop_token_ids": (7,), "shape": shape, "num_top_logprobs": turn % 3}
+        stops = {"stop": ("###",), "stop_token_ids": (7,), "shape": shape, "num_top_logprobs": 2 * (turn == 1)}
         sampling = Sampling(count + 1, temperature=0.7, seed=2**62 + turn, **stops)
         builder.add_completion(Completion(ids, logprobs, versions, StopReason.STOP), sampling, turn)
         builder.add_context(rng.integers(0, 50_000, 2), turn)
