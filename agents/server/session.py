@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...envs.base import Action
 from ...envs.messages import Message, RawText
 from ...errors import EngineError
-from ..base import Completion, Generator, Sampling, StopReason
+from ..base import Completion, Generator, RequestRefusedError, Sampling, StopReason
 from ..chat import ChatAgent
 from ..conversation import ChatConversation
 from ..sequence import Sequence as TokenSequence
@@ -87,7 +87,7 @@ class _Place:
     node: Node
     shown: Shown
     forms: list[Form]
-    read: Callable[[Action], Read]
+    read: Callable[[Action, str], Read]
 
 
 class Session:
@@ -122,7 +122,7 @@ class Session:
         self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
         self._generator = generator
         self._timeout_s = timeout_s
-        self._reader = Reader(opens_thought=agent.opens_thought)
+        self._reader = Reader()
         self._roots: dict[Form, Node] = {}
         self._texts = KnownTexts()
         self._stop_reasons: list[StopReason] = []
@@ -188,9 +188,12 @@ class Session:
         num_results = next((at for at, each in enumerate(shown) if each["role"] != "tool"), len(shown))
         shown = [*shown[:num_results], *node.problems, *shown[num_results:]]
 
-        def read(action: Action) -> Read:
-            takes_calls = ask.takes_calls and bool(ask.tools)
-            return self._reader.read(action, ask.sampling.stop, takes_calls=takes_calls, is_parallel=ask.is_parallel)
+        def read(action: Action, written: str) -> Read:
+            takes_calls, stop = ask.takes_calls and bool(ask.tools), ask.sampling.stop
+            reader = self.agent.reader(ask.tools or ())
+            return self._reader.read(
+                action, written, reader, stop, takes_calls=takes_calls, is_parallel=ask.is_parallel
+            )
 
         return _Place(ask, node, shown, forms[held:], read)
 
@@ -198,7 +201,7 @@ class Session:
         node, held = self._texts.find(ask.prompt)
         rest = ask.prompt[held:]
 
-        def read(action: Action) -> Read:
+        def read(action: Action, written: str) -> Read:
             said, stopped_by = before_stop(str(action), ask.sampling.stop)
             return Read(said, None, (), [], [], stopped_by)
 
@@ -225,6 +228,8 @@ class Session:
                 self._add(place, twin, completion, each)
                 for twin, completion, each in zip(twins, completions, samplings, strict=True)
             ]
+        except RequestRefusedError:
+            raise  # the client's doing
         except Exception as error:
             self.failure = error
             raise
@@ -250,7 +255,8 @@ class Session:
 
     def _add(self, place: _Place, conversation: ChatConversation, completion: Completion, sampling: Sampling) -> Answer:
         ask, prompt_ids = place.ask, conversation.prompt_ids()
-        read = place.read(conversation.record(completion, sampling))
+        action = conversation.record(completion, sampling)
+        read = place.read(action, conversation.written(sampling))
         number = len(self._stop_reasons)
         self._stop_reasons.append(completion.stop_reason)
         turn = Turn(number, place.shown, checksum(prompt_ids), completion, sampling)
