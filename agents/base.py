@@ -72,7 +72,7 @@ class StopReason(StrEnum):
 
 
 class RequestRefusedError(EngineError):
-    """An engine does not sample what a request asks for, such as under this grammar; others it answers."""
+    """What a request asks for is not to be had of this engine or model, such as this grammar; others are answered."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What shapes a completion beyond temperature and truncation: a grammar, penalties, biases, words that may not come.
 
-An engine's logprobs are those of the shaped distribution, the learner's those of the model's own: `Sampling` tells the two
-apart, and tokens of a shaped turn stay out of importance ratios.
+An engine's logprobs are those of the shaped distribution, the learner's those of the model's own: `Sampling` tells
+the two apart, and tokens of a shaped turn stay out of importance ratios.
 """
 
 import json

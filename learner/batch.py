@@ -36,8 +36,8 @@ class Batch:
         teacher_logprobs: float32 [N], of the teacher.
         values: float32 [N], the critic's estimate of what follows from before the token on; 0 off actions.
         returns: float32 [N], what the critic learns to estimate; 0 off actions.
-        is_shaped: bool [N], actions sampled under a grammar, a penalty, a truncation or the like: their rollout logprobs
-            are of another distribution than the learner's. None where there is none.
+        is_shaped: bool [N], actions sampled under a grammar, a penalty or a truncation: their rollout logprobs are of
+            another distribution than the learner's. None where there is none.
     """
 
     token_ids: NDArray[np.int32]

@@ -6,10 +6,10 @@ a mode what happens outside the bounds, a gate what the bounds of `mask` are put
 the last step and are bounded there at +-20: no input gives NaN or infinity.
 
 A token that was sampled from another distribution than softmax(logits / temperature), under a grammar, a penalty or a
-truncation, has no ratio: its engine logprob is divided by the mass that was left, which the learner does not know, and
-learner / engine would be that mass for equal weights, and its product over a sequence soon nothing. Such tokens enter no
-sum or mean of a sequence and no statistic; they weigh 1, or as much as the others of their sequence at levels of
-sequences. (Other implementations know no such tokens; DeepSeek-V3.2, arXiv:2512.02556, keeps the mask of a truncation.)
+truncation, has no ratio: its engine logprob is divided by the mass that was left, which the learner does not know, so
+that learner / engine would be that mass for equal weights, and next to nothing for a sequence. Such tokens enter no sum
+or mean of a sequence and no statistic; they weigh 1, or as much as the others of their sequence at levels of sequences.
+(Other implementations know no such tokens; DeepSeek-V3.2, arXiv:2512.02556, keeps the mask of a truncation.)
 
 A rejected token has weight 0 and stays in the denominator of the loss (as in OpenRLHF, TRL and verl's IcePop; verl's
 `rollout_rs` takes it out). So has a token whose engine logprob is unknown (NaN; the executors refuse such turns), and

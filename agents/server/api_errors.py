@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import EngineDeadError, EngineError, TemplateError, TurnGymError
+from ..base import RequestRefusedError
 from .retries import KeyReusedError, SessionClosedError
 from .session import ContextLengthError
 
@@ -41,6 +42,7 @@ _CODES: Sequence[tuple[type[Exception], int, str | None]] = (
     (KeyReusedError, 422, "idempotency_key_reused"),
     (TemplateError, 400, "template_refuses"),
     (SessionClosedError, 404, "session_not_found"),
+    (RequestRefusedError, 400, "unsupported_parameter"),
     (EngineDeadError, 503, "engine_dead"),
     (EngineError, 500, "engine_failed"),
 )

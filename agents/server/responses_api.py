@@ -6,33 +6,39 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .answers import Answer, AnswerCall
-from .api_errors import ApiError
 from .canonical import chat_messages
 from .endpoints import Outcome, asked_of, sampling_of
-from .replies import Json, pieces
+from .replies import Json, chat_logprobs, pieces
 from .responses_wire import NamedTool, ResponsesRequest, check_outputs
 from .session import ChatAsk, Session
+from .shaping import in_chat
+from .stored_responses import StoredResponse, items_of, stored
 from .wire import read
 
 
 async def responses(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
     """Answer a request of the Responses API."""
     request = read(ResponsesRequest, body)
-    tools = request.named_tools()
+    tools, choice, is_parallel = request.named_tools(), request.call_choice(), request.parallel_tool_calls is not False
+    schemas = [tool.schema for tool in tools.values()] or None
+    sampling = sampling_of(session, request, request.max_output_tokens, (), num_top=request.top_logprobs)
     history = [*_before(session, request.previous_response_id), *request.chat()]
     check_outputs(history)
     instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
     ask = ChatAsk(
         messages=chat_messages([*instructions, *history]),
-        sampling=sampling_of(session, request, request.max_output_tokens, ()),
-        tools=[tool.schema for tool in tools.values()] or None,
-        takes_calls=request.tool_choice != "none",
-        is_parallel=request.parallel_tool_calls is not False,
+        sampling=in_chat(session.agent, sampling, schemas, choice, is_parallel=is_parallel),
+        tools=schemas,
+        takes_calls=choice.takes_calls,
+        is_parallel=is_parallel,
     )
     (answer,) = await session.chat(ask, asked_of(body, headers))
-    reply = ResponseReply(f"resp_{session.name}_{answer.turn}", int(time.time()), request, tools, answer)
+    end = f"{session.name}_{answer.turn}"
+    logprobs = chat_logprobs(answer.completion, session.agent.codec) if request.gives_logprobs else []
+    reply = ResponseReply(f"resp_{end}", int(time.time()), request, tools, answer, logprobs)
     if request.store is not False:
-        session.responses[reply.id] = [*history, _said(answer)]
+        items = items_of(request.plain_input(), f"{end}_in")
+        session.responses[reply.id] = StoredResponse(reply.whole(), [*history, _said(answer)], items)
     return Outcome(events=reply.events()) if request.stream else Outcome(reply.whole())
 
 
@@ -46,6 +52,7 @@ class ResponseReply:
         request: What is answered.
         tools: By the names that the model calls them.
         answer: What it says.
+        logprobs: Of each sampled token, where the client wants them.
     """
 
     id: str
@@ -53,6 +60,7 @@ class ResponseReply:
     request: ResponsesRequest
     tools: dict[str, NamedTool]
     answer: Answer
+    logprobs: list[Json]
 
     def whole(self) -> Json:
         """Return a `response`."""
@@ -96,8 +104,9 @@ class ResponseReply:
             "previous_response_id": request.previous_response_id,
             "temperature": request.temperature,
             "top_p": request.top_p,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": request.tool_choice if isinstance(request.tool_choice, str) else "auto",
+            "text": {"format": request.format_given()},
+            "tool_choice": request.tool_choice or "auto",
+            "top_logprobs": request.top_logprobs,
             "tools": functions,
         }
 
@@ -108,7 +117,9 @@ class ResponseReply:
             thought = [{"type": "reasoning_text", "text": answer.thought}]
             yield {"id": f"rs_{end}", "type": "reasoning", "summary": [], "content": thought, "status": status}
         if answer.content or not answer.calls:
-            said = [{"type": "output_text", "text": answer.content, "annotations": [], "logprobs": []}]
+            # Where bytes are no whole character, OpenAI's type has a list all the same.
+            logprobs = [{**each, "bytes": each["bytes"] or []} for each in self.logprobs]
+            said = [{"type": "output_text", "text": answer.content, "annotations": [], "logprobs": logprobs}]
             yield {"id": f"msg_{end}", "type": "message", "role": "assistant", "content": said, "status": status}
         for index, call in enumerate(answer.calls):
             yield self._call(call, f"fc_{end}_{index}")
@@ -137,16 +148,7 @@ class ResponseReply:
 
 
 def _before(session: Session, response_id: str | None) -> list[Json]:
-    if response_id is None:
-        return []
-    if response_id not in session.responses:
-        raise ApiError(
-            f"there is no response {response_id!r:.100} in this session",
-            404,
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
-    return session.responses[response_id]
+    return [] if response_id is None else stored(session.responses, response_id, "previous_response_id").history
 
 
 def _said(answer: Answer) -> Json:

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from .canonical import Form, Json, form_of, tools_form
 from .retries import Asked, Requests
 from .texts import KnownTexts
 from .tree import Node, Shown, Turn, checksum, show
+
+if TYPE_CHECKING:  # it tells errors in HTTP's terms, which know this file's
+    from .stored_responses import StoredResponse
 
 _RAW = b"raw"  # the root of conversations that no template is put around
 
@@ -119,7 +123,7 @@ class Session:
         self.requests: Requests[list[Answer]] = Requests()
         self.failure: Exception | None = None  # the last that is no client's doing
         self.outgrown: ContextLengthError | None = None  # the last prompt that left no room for an answer
-        self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
+        self.responses: dict[str, StoredResponse] = {}  # by their ids
         self._generator = generator
         self._timeout_s = timeout_s
         self._reader = Reader()

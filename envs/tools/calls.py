@@ -61,10 +61,8 @@ class ForcesCalls(Protocol):
         ...
 
 
-def call_tags(
-    tools: Sequence[Schema], begin: str, end: str, *, separator: str, is_parallel: bool
-) -> dict[str, Any]:
-    """Return the form of calls whose arguments stand as JSON between two texts; NAME in the first is the tool's name."""
+def call_tags(tools: Sequence[Schema], begin: str, end: str, *, separator: str, is_parallel: bool) -> dict[str, Any]:
+    """Return the form of calls whose arguments stand as JSON between two texts; NAME in the first is the tool's."""
     functions = [tool["function"] for tool in tools]
     tags = [
         {

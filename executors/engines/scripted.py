@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...agents.base import Completion, Sampling, TopLogprobs
+from ...agents.base import Completion, RequestRefusedError, Sampling, TopLogprobs
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
@@ -225,6 +225,8 @@ class ScriptedEngine:
         except EngineDeadError as error:
             self.kill(str(error))
             raise
+        if sampling.num_top_logprobs and reply.top is None:
+            raise RequestRefusedError("the script tells no top logprobs; give a Reply with `top`, or ask for none")
         work.num_tokens, stop_reason = reply.cut(sampling, self._eos_ids)
         work.seconds = self._token_latency_s * work.num_tokens if reply.latency_s is None else reply.latency_s
         await self._pass(work)

@@ -70,7 +70,7 @@ async def check_penalties(probe: Probe) -> AsyncIterator[str]:
             gap = _log_odds(first_logprob(free, 1), is_first=free.token_ids[1] == free.token_ids[0])
             came = _log_odds(first_logprob(fined, 1), is_first=fined.token_ids[1] == fined.token_ids[0])
             if max(abs(gap), abs(came)) < 6 and abs(gap - 2 - came) > 8 * probe.tolerance:  # beyond 6 float32 is coarse
-                yield f"{name}=2 should lower the log-odds of a token that came once from {gap:.3f} by 2, got {came:.3f}"
+                yield f"{name}=2 should lower the log-odds of a token that came from {gap:.3f} by 2, got {came:.3f}"
 
 
 async def check_min_tokens(probe: Probe) -> AsyncIterator[str]:

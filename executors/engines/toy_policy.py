@@ -105,9 +105,7 @@ class ToyPolicy:
         factor = np.where(logits[held] > 0, 1 / shape.repetition_penalty, shape.repetition_penalty)
         logits[held] *= factor
         counts = np.bincount(token_ids[len(token_ids) - num_sampled :], minlength=len(logits))
-        result: NDArray[np.float64] = (
-            logits - shape.frequency_penalty * counts - shape.presence_penalty * (counts > 0)
-        )
+        result: NDArray[np.float64] = logits - shape.frequency_penalty * counts - shape.presence_penalty * (counts > 0)
         return result
 
     def score(self, token_ids: NDArray[np.int32], temperature: float = 1.0) -> NDArray[np.float32]:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from turngym.agents.base import Completion, Sampling, StopReason
-from turngym.agents.shape import Grammar, Shape
 from turngym.agents.sequence import SequenceBuilder
+from turngym.agents.shape import Grammar, Shape
 from turngym.envs.task import Task
 from turngym.errors import StoreError, TrajectoryError
 from turngym.executors.store import TrajectoryStore

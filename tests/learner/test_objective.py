@@ -175,7 +175,7 @@ def test_shaped_tokens_have_the_learners_own_denominator_by_hand(make_batch):
         scored.logprobs_N.grad = None
         objective(scored, single, count_totals(single))[0].backward()
         assert scored.logprobs_N.grad[1].item() == pytest.approx(-1 / 2)
-    unmarked, metrics = coupled(scored, replace(single, is_shaped=None), count_totals(batch))
+    _, metrics = coupled(scored, replace(single, is_shaped=None), count_totals(batch))
     assert values(metrics)["policy/ratio_mean"] == pytest.approx((0.015 + 1.1) / 2)  # as if nearly never sampled
 
 
