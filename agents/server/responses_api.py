@@ -117,8 +117,10 @@ class ResponseReply:
             thought = [{"type": "reasoning_text", "text": answer.thought}]
             yield {"id": f"rs_{end}", "type": "reasoning", "summary": [], "content": thought, "status": status}
         if answer.content or not answer.calls:
-            # Where bytes are no whole character, OpenAI's type has a list all the same.
-            logprobs = [{**each, "bytes": each["bytes"] or []} for each in self.logprobs]
+            logprobs = [
+                {**_with_bytes(each), "top_logprobs": list(map(_with_bytes, each["top_logprobs"]))}
+                for each in self.logprobs
+            ]
             said = [{"type": "output_text", "text": answer.content, "annotations": [], "logprobs": logprobs}]
             yield {"id": f"msg_{end}", "type": "message", "role": "assistant", "content": said, "status": status}
         for index, call in enumerate(answer.calls):
@@ -149,6 +151,11 @@ class ResponseReply:
 
 def _before(session: Session, response_id: str | None) -> list[Json]:
     return [] if response_id is None else stored(session.responses, response_id, "previous_response_id").history
+
+
+def _with_bytes(entry: Json) -> Json:
+    """Return a token's entry with a list of bytes, as this API's types have it, also where they are not known."""
+    return {**entry, "bytes": entry["bytes"] or []}
 
 
 def _said(answer: Answer) -> Json:

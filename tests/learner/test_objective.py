@@ -160,7 +160,7 @@ def test_coupled_ppo_by_hand(make_batch):
 
 
 def test_shaped_tokens_have_the_learners_own_denominator_by_hand(make_batch):
-    """A grammar left 0.01 of the mass for the first token: its ratio is current / proximal 1.5, clipped at 1.2, weight 1."""
+    """A grammar left 0.01 of the mass for the first token: current / proximal 1.5 clips at 1.2, and the weight is 1."""
     old, rollout = [-2.0, -1.0], [-2.0 - math.log(0.01), -1.0]
     policy = [-2 + math.log(1.5), -1 + math.log(1.1)]
     batch, scored = two_tokens(make_batch, policy, old, rollout, is_shaped=np.array([False, True, False]))
