@@ -99,6 +99,6 @@ async def check_server(client, agent):
     with pytest.raises(openai.BadRequestError, match="vLLM refused"):
         await client.chat.completions.create(**asked("a"), extra_body={"guided_json": {"type": "nothing"}})
     answer = await client.chat.completions.create(
-        **asked("Anything.", max_tokens=5), logprobs=True, top_logprobs=3, seed=1
+        **asked("Anything.", max_completion_tokens=5), logprobs=True, top_logprobs=3, seed=1
     )
     assert all(len(each.top_logprobs) == 3 for each in answer.choices[0].logprobs.content)
