@@ -36,10 +36,11 @@ async def responses(session: Session, body: bytes, headers: Mapping[str, str]) -
     end = f"{session.name}_{answer.turn}"
     logprobs = chat_logprobs(answer.completion, session.agent.codec) if request.gives_logprobs else []
     reply = ResponseReply(f"resp_{end}", int(time.time()), request, tools, answer, logprobs)
+    whole = reply.whole()
     if request.store is not False:
         items = items_of(request.plain_input(), f"{end}_in")
-        session.responses[reply.id] = StoredResponse(reply.whole(), [*history, _said(answer)], items)
-    return Outcome(events=reply.events()) if request.stream else Outcome(reply.whole())
+        session.responses[reply.id] = StoredResponse(whole, [*history, _said(answer)], items)
+    return Outcome(events=reply.events(whole)) if request.stream else Outcome(whole)
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,8 @@ class ResponseReply:
             "usage": self._usage(),
         }
 
-    def events(self) -> Iterator[bytes]:
-        """Yield the events of a stream."""
-        whole = self.whole()
+    def events(self, whole: Json) -> Iterator[bytes]:
+        """Yield the events of a stream that ends in this."""
         begun = {**self._head(), "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
         told: list[Json] = [{"type": f"response.{state}", "response": begun} for state in ("created", "in_progress")]
         for index, item in enumerate(whole["output"]):
