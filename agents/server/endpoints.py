@@ -14,6 +14,7 @@ from ..base import Sampling
 from ..chat import ChatAgent
 from .api_errors import ApiError
 from .canonical import chat_messages
+from .reading import read_with_history
 from .replies import Json, Reply, as_events
 from .retries import Asked
 from .session import ChatAsk, Session, TextAsk
@@ -33,13 +34,14 @@ class Outcome:
 
 async def chat_completions(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
     """`POST /v1/chat/completions`."""
-    request = read(ChatRequest, body)
+    request, history = read_with_history(ChatRequest, body, session.known, _as_sent)
     tools = [tool.to_schema() for tool in request.tools] if request.tools else None
     choice, is_parallel = CallChoice.of(request.tool_choice), request.parallel_tool_calls is not False
     max_tokens = request.max_completion_tokens or request.max_tokens
     sampling = sampling_of(session, request, max_tokens, request.stop_strings, num_top=request.top_logprobs)
     ask = ChatAsk(
-        messages=chat_messages([message.model_dump(exclude_none=True) for message in request.messages]),
+        messages=history.messages,
+        forms=history.forms,
         sampling=in_chat(session.agent, sampling, tools, choice, is_parallel=is_parallel),
         tools=tools,
         takes_calls=choice.takes_calls,
@@ -148,6 +150,10 @@ def asked_of(body: bytes, headers: Mapping[str, str]) -> Asked:
     count = headers.get("x-stainless-retry-count", "0")
     is_retry = count.isdecimal() and count.strip("0") != ""
     return Asked(blake2b(body, digest_size=16).digest(), headers.get("idempotency-key") or None, is_retry)
+
+
+def _as_sent(request: ChatRequest) -> list[list[Json]]:
+    return [[message.model_dump(exclude_none=True)] for message in request.messages]
 
 
 def _prompts(request: CompletionRequest) -> list[str | NDArray[np.int32]]:

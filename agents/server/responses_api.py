@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .answers import Answer, AnswerCall
-from .canonical import chat_messages
 from .endpoints import Outcome, asked_of, sampling_of
 from .replies import Json, chat_logprobs, pieces
 from .responses_wire import NamedTool, ResponsesRequest, check_outputs
@@ -25,8 +24,10 @@ async def responses(session: Session, body: bytes, headers: Mapping[str, str]) -
     history = [*_before(session, request.previous_response_id), *request.chat()]
     check_outputs(history)
     instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
+    said = session.known.in_form([*instructions, *history])
     ask = ChatAsk(
-        messages=chat_messages([*instructions, *history]),
+        messages=said.messages,
+        forms=said.forms,
         sampling=in_chat(session.agent, sampling, schemas, choice, is_parallel=is_parallel),
         tools=schemas,
         takes_calls=choice.takes_calls,
@@ -160,7 +161,7 @@ def _with_bytes(entry: Json) -> Json:
 
 def _said(answer: Answer) -> Json:
     calls = [{"id": call.id, "function": {"name": call.name, "arguments": call.arguments}} for call in answer.calls]
-    return {"role": "assistant", "content": answer.content, "tool_calls": calls}
+    return {"role": "assistant", "content": answer.content, "tool_calls": calls, "reasoning_content": answer.thought}
 
 
 def _item_events(item: Json) -> Iterator[Json]:

@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 from ...envs.base import Action
 from ...envs.messages import Message, RawText
 from ...errors import EngineError
+from ..answer_reader import AnswerReader
 from ..base import Completion, Generator, RequestRefusedError, Sampling, StopReason
 from ..chat import ChatAgent
 from ..conversation import ChatConversation
-from ..sequence import Sequence as TokenSequence
 from .answers import Answer, Read, Reader, before_stop, finish_reason
-from .branches import joined
-from .canonical import Form, Json, form_of, tools_form
+from .branches import SessionRecord, joined
+from .canonical import Form, Json, form_of
+from .history import Branch, Given, History
+from .known_messages import KnownMessages
 from .retries import Asked, Requests
 from .texts import KnownTexts
-from .tree import Node, Shown, Turn, checksum, show
+from .tree import Node, Shown, Turn, branch_of, checksum, show
 
 if TYPE_CHECKING:  # it tells errors in HTTP's terms, which know this file's
     from .stored_responses import StoredResponse
@@ -40,6 +42,7 @@ class ChatAsk:
     Attributes:
         messages: The whole history, as `canonical.chat_messages` returns it.
         sampling: How to sample.
+        forms: What each message says, where that is known already.
         tools: OpenAI function schemas that the model is told of.
         takes_calls: Whether its calls are read.
         is_parallel: Whether an answer may have several.
@@ -49,6 +52,7 @@ class ChatAsk:
 
     messages: list[Message]
     sampling: Sampling
+    forms: list[Form] | None = None
     tools: list[Json] | None = None
     takes_calls: bool = True
     is_parallel: bool = True
@@ -67,23 +71,6 @@ class TextAsk:
 
 
 @dataclass(frozen=True)
-class SessionRecord:
-    """What a session came to.
-
-    Attributes:
-        sequences: One or more for each branch; each sampled token is an action in exactly one.
-        stop_reasons: Why each turn's completion ended, in the order of the answers.
-        conversations: Each branch as chat, for eyes and reward functions.
-        turns: The numbers of each branch's turns.
-    """
-
-    sequences: tuple[TokenSequence, ...]
-    stop_reasons: tuple[StopReason, ...]
-    conversations: tuple[tuple[Message, ...], ...]
-    turns: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
 class _Place:
     """Where a request goes on: what it shows there, and the forms that this is known by later."""
 
@@ -92,6 +79,7 @@ class _Place:
     shown: Shown
     forms: list[Form]
     read: Callable[[Action, str], Read]
+    branch: Branch | None
 
 
 class Session:
@@ -124,12 +112,15 @@ class Session:
         self.failure: Exception | None = None  # the last that is no client's doing
         self.outgrown: ContextLengthError | None = None  # the last prompt that left no room for an answer
         self.responses: dict[str, StoredResponse] = {}  # by their ids
+        self.known = KnownMessages()
         self._generator = generator
         self._timeout_s = timeout_s
         self._reader = Reader()
+        self._readers: dict[Form, AnswerReader] = {}  # by the tools, as the roots are
         self._roots: dict[Form, Node] = {}
         self._texts = KnownTexts()
         self._stop_reasons: list[StopReason] = []
+        self._history = History()
 
     @property
     def max_context(self) -> int:
@@ -172,6 +163,7 @@ class Session:
             stop_reasons=tuple(self._stop_reasons),
             conversations=tuple(tuple(each.messages) for each in conversations),
             turns=tuple(map(tuple, turns)),
+            history=self._history.counts,
         )
 
     async def close(self) -> None:
@@ -185,8 +177,9 @@ class Session:
         return await self.requests.once(asked or Asked(os.urandom(16)), answer)
 
     def _place_of_chat(self, ask: ChatAsk) -> _Place:
-        root = self._root(tools_form(ask.tools), ask.tools)
-        forms = [form_of(message) for message in ask.messages]
+        form = self.known.form_of_tools(ask.tools)
+        root = self._root(form, ask.tools)
+        forms = ask.forms or [form_of(message) for message in ask.messages]
         node, held = root.find(forms)
         shown = ask.messages[held:]
         num_results = next((at for at, each in enumerate(shown) if each["role"] != "tool"), len(shown))
@@ -194,12 +187,12 @@ class Session:
 
         def read(action: Action, written: str) -> Read:
             takes_calls, stop = ask.takes_calls and bool(ask.tools), ask.sampling.stop
-            reader = self.agent.reader(ask.tools or ())
-            return self._reader.read(
-                action, written, reader, stop, takes_calls=takes_calls, is_parallel=ask.is_parallel
-            )
+            reads = self._readers[form]
+            return self._reader.read(action, written, reads, stop, takes_calls=takes_calls, is_parallel=ask.is_parallel)
 
-        return _Place(ask, node, shown, forms[held:], read)
+        return _Place(
+            ask, node, shown, forms[held:], read, branch_of(self._roots.values(), node, ask.messages, forms, held)
+        )
 
     def _place_of_text(self, ask: TextAsk) -> _Place:
         node, held = self._texts.find(ask.prompt)
@@ -210,10 +203,12 @@ class Session:
             return Read(said, None, (), [], [], stopped_by)
 
         shown = RawText(rest) if isinstance(rest, str) else rest
-        return _Place(ask, node or self._root(_RAW, None), shown, [], read)
+        node = node or self._root(_RAW, None)
+        return _Place(ask, node, shown, [], read, branch_of(self._roots.values(), node))
 
     def _root(self, form: Form, tools: list[Json] | None) -> Node:
         if form not in self._roots:
+            self._readers[form] = self.agent.reader(tools or ())
             self._roots[form] = Node(None, conversation=self.agent.begin(tools))
         return self._roots[form]
 
@@ -223,32 +218,42 @@ class Session:
         show(base, place.shown)
         prompt_ids = base.prompt_ids()
         sampling = self._bounded(place.ask.sampling, len(prompt_ids))
-        samplings = [_numbered(sampling, index) for index in range(place.ask.n)]
+        seeds = [None if sampling.seed is None else sampling.seed + index for index in range(place.ask.n)]
+        samplings = [replace(sampling, seed=seed) for seed in seeds]
         place.node.num_running += 1
         try:
             completions = await self._sampled(prompt_ids, samplings)
             twins = [base, *(base.fork() for _ in samplings[1:])]
-            return [
+            answers = [
                 self._add(place, twin, completion, each)
                 for twin, completion, each in zip(twins, completions, samplings, strict=True)
             ]
-        except RequestRefusedError:
-            raise  # the client's doing
+            self._count(place)
         except Exception as error:
-            self.failure = error
+            self.failure = self.failure if isinstance(error, RequestRefusedError) else error
             raise
+        else:
+            return answers
         finally:
             place.node.num_running -= 1
+
+    def _count(self, place: _Place) -> None:
+        ask, node = place.ask, place.node
+        known = list(node.known_in(ask.messages)) if isinstance(ask, ChatAsk) else []
+        self._history.add(known, is_continued=node.turn is not None, branch=place.branch, n=ask.n)
 
     async def _sampled(self, prompt_ids: NDArray[np.int32], samplings: Sequence[Sampling]) -> list[Completion]:
         name = f"{self.name}/{self.num_turns}"
         deadline = asyncio.timeout(self._timeout_s)
         try:
-            async with deadline, asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._generator.generate(prompt_ids, sampling, request=f"{name}.{index}"))
-                    for index, sampling in enumerate(samplings)
-                ]
+            async with deadline:
+                if len(samplings) == 1:
+                    return [await self._generator.generate(prompt_ids, samplings[0], request=f"{name}.0")]
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(self._generator.generate(prompt_ids, sampling, request=f"{name}.{index}"))
+                        for index, sampling in enumerate(samplings)
+                    ]
         except ExceptionGroup as errors:  # one failed, and the others were cancelled
             raise errors.exceptions[0] from None
         except TimeoutError as error:
@@ -265,6 +270,9 @@ class Session:
         self._stop_reasons.append(completion.stop_reason)
         turn = Turn(number, place.shown, checksum(prompt_ids), completion, sampling)
         child = Node(turn, place.node, read.problems, conversation)
+        if isinstance(ask, ChatAsk):
+            child.given = Given(read.content, read.thought, read.calls, str(action))
+            child.num_messages = len(ask.messages) + 1
         place.node.add(child, place.forms, read.forms)
         self._texts.add(conversation.prompt_ids(), child)
         if isinstance(ask, TextAsk) and isinstance(ask.prompt, str):
@@ -290,8 +298,3 @@ class Session:
             )
             raise self.outgrown
         return replace(sampling, max_tokens=min(sampling.max_tokens, self.sampling.max_tokens, room))
-
-
-def _numbered(sampling: Sampling, index: int) -> Sampling:
-    """Return how the answer of this number is sampled: a seed is for the first."""
-    return sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + index)

@@ -32,9 +32,10 @@ class Talk:
     Answers are given as texts, one after the other; an error among them is raised, a `Reply` is given as it is.
     """
 
-    def __init__(self, tokenizer, texts=(), **options) -> None:
+    def __init__(self, tokenizer, texts=(), *, tool_parser=None, marks=(), **options) -> None:
         self.tokenizer = tokenizer
-        self.agent = ChatAgent(tokenizer)
+        tokenizer.add_tokens(list(marks), special_tokens=True)
+        self.agent = ChatAgent(tokenizer, tool_parser=tool_parser)
         self.texts = list(texts)
         self.replies: list[list[int]] = []  # in the order of the requests
         self.engine = ScriptedEngine(self._answer, **options)
@@ -86,8 +87,12 @@ def check_record(record, requests, sampled) -> None:
 
 @pytest.fixture
 def talk_of(tokenizer_of, template_text) -> Callable[..., Talk]:
-    """Make a session by the name of a chat template: `talk_of("qwen3", ["first answer", ...])`."""
-    return lambda name, texts=(), **options: Talk(tokenizer_of(template_text(name)), texts, **options)
+    """Make a session by the name of a chat template, or its text: `talk_of("qwen3", ["first answer", ...])`."""
+
+    def make(name, texts=(), **options) -> Talk:
+        return Talk(tokenizer_of(name if "{" in name else template_text(name)), texts, **options)
+
+    return make
 
 
 @pytest.fixture(name="check_record")

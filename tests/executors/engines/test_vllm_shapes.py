@@ -12,7 +12,7 @@ from turngym.agents.base import RequestRefusedError
 from turngym.agents.server.server import Server
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280)]
 
 DEVICES = [pytest.param(False, id="cpu"), pytest.param(True, id="gpu", marks=pytest.mark.gpu)]
 SCHEMA = {
