@@ -100,7 +100,7 @@ class Shaping(_Strict):
 
     def formats(self) -> list[Grammar | None]:
         """Return all that the request says of the form of an answer."""
-        older = {"json": self.guided_json, "regex": self.guided_regex}
+        older: dict[str, Json] = {"json": self.guided_json, "regex": self.guided_regex}
         older |= {"choice": self.guided_choice, "grammar": self.guided_grammar}
         found: list[Grammar | None] = list(StructuredOutputs.model_validate(older).grammars())
         found += [] if self.structured_outputs is None else self.structured_outputs.grammars()

@@ -61,8 +61,10 @@ async def check_penalties(probe: Probe) -> AsyncIterator[str]:
     biases = ((one, 100.0), ((one + 1) % probe.vocab_size, 100.0))  # nothing else comes: one logprob tells both
     with suppress(RequestRefusedError):
         free = await probe.engine.generate(prompt, Sampling(2, temperature=0.0, shape=Shape(logit_bias=biases)))
-        for name in ("presence_penalty", "frequency_penalty"):
-            shape = Shape(logit_bias=biases, **{name: 2.0})
+        for name, shape in (
+            ("presence_penalty", Shape(logit_bias=biases, presence_penalty=2.0)),
+            ("frequency_penalty", Shape(logit_bias=biases, frequency_penalty=2.0)),
+        ):
             fined = await probe.engine.generate(prompt, Sampling(2, temperature=0.0, shape=shape))
             if len(free.token_ids) < 2 or len(fined.token_ids) < 2 or free.token_ids[0] != fined.token_ids[0]:
                 yield f"{name} changed the first token, or ended it: {free.token_ids} became {fined.token_ids}"

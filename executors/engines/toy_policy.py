@@ -59,7 +59,7 @@ class ToyPolicy:
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return `max_tokens` sampled ids and their logprobs."""
         draws = self._draws if sampling.seed is None else np.random.default_rng(sampling.seed)
-        token_ids, logprobs = prompt_ids, []
+        token_ids, logprobs = prompt_ids, list[float]()
         for _ in range(sampling.max_tokens):
             log_p = self.log_distribution(token_ids, sampling, len(logprobs))
             chosen = log_p.argmax() if sampling.temperature == 0 else draws.choice(len(log_p), p=np.exp(log_p))
