@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from ...agents.base import RequestRefusedError
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from .vllm_config import VllmConfig, engine_arguments, set_environment
 
@@ -62,7 +63,7 @@ class VllmChild:
         """Return vLLM's last output for one request.
 
         Raises:
-            EngineError: vLLM refused the request.
+            RequestRefusedError: vLLM refused the request.
             EngineDeadError: The child is gone.
         """
         try:
@@ -158,7 +159,7 @@ class VllmChild:
         try:
             return await self._engine.add_request(request_id, prompt, params, lora_request=adapter, priority=priority)
         except (ValueError, VLLMValidationError) as error:  # the latter is a ValueError up to 0.22 only
-            raise EngineError(f"vLLM refused {request_id!r}: {error}") from error
+            raise RequestRefusedError(f"vLLM refused {request_id!r}: {error}") from error
         except Exception as error:
             if self._is_gone:
                 raise EngineDeadError(f"vLLM died before it took {request_id!r}: {error}") from error

@@ -11,6 +11,7 @@ import pytest
 
 from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.sequence import SequenceBuilder
+from turngym.agents.shape import Grammar, Shape
 from turngym.envs.task import Task
 from turngym.errors import StoreError, TrajectoryError
 from turngym.executors.store import TrajectoryStore
@@ -25,7 +26,9 @@ def sequence(rng, turns=3, parent=None):
         logprobs = -np.exp(rng.normal(-3, 4, count)).astype(np.float32)
         ids = rng.integers(0, 50_000, count, dtype=np.int32)
         versions = rng.integers(0, 3, count, dtype=np.int32)
-        sampling = Sampling(count + 1, stop=("###",), stop_token_ids=(7,), temperature=0.7, seed=2**62 + turn)
+        shape = Shape(Grammar.json_schema({"a": "é"}), logit_bias=((3, 1.5),), bad_words=("no",)) if turn == 1 else None
+        stops = {"stop": ("###",), "stop_token_ids": (7,), "shape": shape, "num_top_logprobs": 2 * (turn == 1)}
+        sampling = Sampling(count + 1, temperature=0.7, seed=2**62 + turn, **stops)
         builder.add_completion(Completion(ids, logprobs, versions, StopReason.STOP), sampling, turn)
         builder.add_context(rng.integers(0, 50_000, 2), turn)
     return builder.build()
@@ -255,7 +258,7 @@ def test_what_json_has_no_form_for_stays_readable(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path):
     (tmp_path / "step_000001.jsonl").write_bytes(SCHEMA_1.replace(b'"schema": 1', b'"schema": 99'))
-    with pytest.raises(TrajectoryError, match="schema 99, this version reads 1 to 3; update turngym"):
+    with pytest.raises(TrajectoryError, match="schema 99, this version reads 1 to 4; update turngym"):
         list(TrajectoryStore(tmp_path).read())
 
 

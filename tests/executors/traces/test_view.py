@@ -135,7 +135,7 @@ def test_what_a_model_writes_cannot_command_the_terminal(traces, run):
 def test_a_whole_record_as_json(traces, run):
     _, out, _ = traces("view", run, FIRST, "--json")
     record = json.loads(out)
-    assert (record["schema"], record["split"], record["task"]) == (3, "train", "Guess/train/7")
+    assert (record["schema"], record["split"], record["task"]) == (4, "train", "Guess/train/7")
     assert record["messages"][1] == {"role": "assistant", "content": "3"}
 
 
