@@ -129,7 +129,7 @@ class ChatConversation:
         twin = copy.copy(self)
         twin._messages, twin._chat = list(self._messages), list(self._chat)
         twin._builder = self._builder.fork()
-        twin._pieces = [copy.copy(piece) for piece in self._pieces]
+        twin._pieces = [*self._pieces[:-1], *map(copy.copy, self._pieces[-1:])]  # only the last is still written to
         return twin
 
     def sequences(self) -> tuple[Sequence, ...]:

@@ -20,7 +20,7 @@ from ..agents.tokenizer import Codec
 from ..envs.messages import Message
 from ..envs.rewards import AnyReward, reward_of
 from ..envs.task import Task
-from ..errors import EnvError, TrajectoryError
+from ..errors import ConfigError, EngineError, EnvError, TrajectoryError
 from .failures import EpisodeError, Stage, failure_of
 from .limits import Limits
 from .meter import Meter
@@ -64,6 +64,27 @@ class AgentEpisodes:
     async def start(self) -> None:
         """Start the server."""
         await self.server.start()
+
+    async def check(self, generator: Generator) -> None:
+        """Ask an engine for one token, so that one whose answers cannot be trained on is refused at the start.
+
+        Raises:
+            ConfigError: It gives no log-probabilities.
+            EngineError: It gives nothing.
+        """
+        prompt_ids = self.agent.codec.encode("Hello")
+        try:
+            async with asyncio.timeout(self.limits.generate_timeout_s):
+                completion = await generator.generate(prompt_ids, Sampling(max_tokens=1), request="check")
+        except TimeoutError as error:
+            raise EngineError(
+                f"the engine gave no token within generate_timeout_s={self.limits.generate_timeout_s:g}"
+            ) from error
+        if completion.logprobs is None:
+            raise ConfigError(
+                f"{self.name} is trained on the log-probabilities of what the engine samples for it, and this engine "
+                "gives none; use one that does (vLLM does)"
+            )
 
     async def close(self) -> None:
         """Stop it; may be called twice."""

@@ -93,6 +93,8 @@ class RolloutActor:
         if not isinstance(self._executor, MultiTurn):
             await self._executor.start()
         await self._engine.start()
+        if not isinstance(self._executor, MultiTurn):
+            await self._executor.check(self._engine)
         return self._engine.max_context
 
     async def restart(self) -> int:

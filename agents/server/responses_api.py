@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from .answers import Answer, AnswerCall
 from .api_errors import ApiError
-from .canonical import chat_messages
 from .endpoints import Outcome, asked_of, sampling_of
 from .replies import Json, pieces
 from .responses_wire import NamedTool, ResponsesRequest, check_outputs
@@ -22,8 +21,10 @@ async def responses(session: Session, body: bytes, headers: Mapping[str, str]) -
     history = [*_before(session, request.previous_response_id), *request.chat()]
     check_outputs(history)
     instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
+    said = session.known.in_form([*instructions, *history])
     ask = ChatAsk(
-        messages=chat_messages([*instructions, *history]),
+        messages=said.messages,
+        forms=said.forms,
         sampling=sampling_of(session, request, request.max_output_tokens, ()),
         tools=[tool.schema for tool in tools.values()] or None,
         takes_calls=request.tool_choice != "none",

@@ -16,8 +16,9 @@ from ..chat import ChatAgent
 from ..conversation import ChatConversation
 from .answers import Answer, Read, Reader, before_stop, finish_reason
 from .branches import SessionRecord, joined
-from .canonical import Form, Json, form_of, tools_form
+from .canonical import Form, Json, form_of
 from .history import Branch, Given, History
+from .known_messages import KnownMessages
 from .retries import Asked, Requests
 from .texts import KnownTexts
 from .tree import Node, Shown, Turn, branch_of, checksum, show
@@ -36,6 +37,7 @@ class ChatAsk:
     Attributes:
         messages: The whole history, as `canonical.chat_messages` returns it.
         sampling: How to sample.
+        forms: What each message says, where that is known already.
         tools: OpenAI function schemas that the model is told of.
         takes_calls: Whether its calls are read.
         is_parallel: Whether an answer may have several.
@@ -45,6 +47,7 @@ class ChatAsk:
 
     messages: list[Message]
     sampling: Sampling
+    forms: list[Form] | None = None
     tools: list[Json] | None = None
     takes_calls: bool = True
     is_parallel: bool = True
@@ -104,6 +107,7 @@ class Session:
         self.failure: Exception | None = None  # the last that is no client's doing
         self.outgrown: ContextLengthError | None = None  # the last prompt that left no room for an answer
         self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
+        self.known = KnownMessages()
         self._generator = generator
         self._timeout_s = timeout_s
         self._reader = Reader(opens_thought=agent.opens_thought)
@@ -167,8 +171,8 @@ class Session:
         return await self.requests.once(asked or Asked(os.urandom(16)), answer)
 
     def _place_of_chat(self, ask: ChatAsk) -> _Place:
-        root = self._root(tools_form(ask.tools), ask.tools)
-        forms = [form_of(message) for message in ask.messages]
+        root = self._root(self.known.form_of_tools(ask.tools), ask.tools)
+        forms = ask.forms or [form_of(message) for message in ask.messages]
         node, held = root.find(forms)
         shown = ask.messages[held:]
         num_results = next((at for at, each in enumerate(shown) if each["role"] != "tool"), len(shown))
@@ -232,11 +236,14 @@ class Session:
         name = f"{self.name}/{self.num_turns}"
         deadline = asyncio.timeout(self._timeout_s)
         try:
-            async with deadline, asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._generator.generate(prompt_ids, sampling, request=f"{name}.{index}"))
-                    for index, sampling in enumerate(samplings)
-                ]
+            async with deadline:
+                if len(samplings) == 1:
+                    return [await self._generator.generate(prompt_ids, samplings[0], request=f"{name}.0")]
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(self._generator.generate(prompt_ids, sampling, request=f"{name}.{index}"))
+                        for index, sampling in enumerate(samplings)
+                    ]
         except ExceptionGroup as errors:  # one failed, and the others were cancelled
             raise errors.exceptions[0] from None
         except TimeoutError as error:

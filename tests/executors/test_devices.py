@@ -105,6 +105,7 @@ def test_every_role_looks_at_its_start(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("shown", [pytest.param(None, marks=pytest.mark.soak), "2,3"])
 def test_under_ray(shown):
     """Two engines of one GPU, with and without Ray's own variable, then one of two; then who asks for none."""

@@ -211,6 +211,7 @@ async def test_a_first_prompt_that_is_too_long(play):
     assert trajectory.failure.kind is FailureKind.PROMPT_TOO_LONG
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -280,6 +281,7 @@ async def test_no_answer_half_an_answer_and_more_than_one(play, said, kind):
     assert trajectory.failure.kind is kind
 
 
+@pytest.mark.slow
 async def test_out_of_time_there_is_no_reward_but_a_reward_function_has_something_to_score(play):
     async def run(task, endpoint):
         await ask(endpoint, "a")
@@ -296,6 +298,7 @@ async def test_out_of_time_there_is_no_reward_but_a_reward_function_has_somethin
     assert (trajectory.end_reason, trajectory.reward) == (EndReason.MAX_SECONDS, 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "end", "turn_end"),
     [
@@ -386,6 +389,7 @@ async def test_a_cancelled_episode_leaves_nothing_behind(chat_agent):
     calls.close()
 
 
+@pytest.mark.slow
 async def test_no_more_episodes_run_at_once_than_the_agent_bears(chat_agent):
     most = num_running = 0
 

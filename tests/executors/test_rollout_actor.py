@@ -21,7 +21,7 @@ from turngym.errors import ConfigError
 from turngym.executors.branching import Branching
 from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.lockstep import Lockstep
-from turngym.executors.engines.scripted import ScriptedEngine
+from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.engines.vllm import VllmConfig
 from turngym.executors.failover import Failover
 from turngym.executors.fleet_engine import Burst
@@ -105,6 +105,7 @@ async def test_a_failed_attempt_leaves_its_seat(actor, monkeypatch):
     await deterministic.close()
 
 
+@pytest.mark.slow
 async def test_attempts_that_branch_off_sample_in_lockstep_from_then_on(actor, echo):
     """Nobody waits for one that has not branched off; all wait for one that has, if its fork failed too."""
 
@@ -186,6 +187,24 @@ async def test_only_members_that_can_fork_do(actor, echo):
     assert [[t.branch_of for t in group.trajectories] for group in groups] == [[None, (0, 0)], [None, None]]
 
 
+async def test_an_engine_that_gives_no_logprobs_is_refused_before_any_episode(actor, tmp_path):
+    class Mute(ScriptedEngine):
+        async def start(self):
+            self.is_started = True
+
+    file = tmp_path / "agent.py"
+    file.write_text("def run(task, base_url, api_key):\n    return 1.0\n")
+    hosting = actor(None, env=resolve_agent(f"func:{file}"))
+    hosting._engine = Mute([Reply([65], None), Reply([65], [-0.5])])
+    async with asyncio.timeout(60):
+        with pytest.raises(ConfigError, match=r"log-probabilities .* this engine gives none"):
+            await hosting.start()
+        assert hosting._engine.is_started
+        await hosting._executor.check(hosting._engine)
+        await hosting._executor.close()
+
+
+@pytest.mark.slow
 async def test_a_users_agent_runs_beside_the_engine(actor, tmp_path):
     file = tmp_path / "agent.py"
     file.write_text("""

@@ -212,6 +212,7 @@ async def test_a_failure_behind_a_tool_is_no_reward(tokenizer, pool):
     assert len(trajectory.rewards_per_turn) == 0
 
 
+@pytest.mark.slow
 async def test_the_same_tools_in_other_places_give_the_same_tokens(tokenizer, pool, live):
     answers = [call("add", a=2, b=3) + call("add", a=-1, b=1), "<tool_call>{</tool_call>", "5"]
     played = {name: await play(tokenizer, pool, answers, factory) for name, factory in everywhere(live).items()}
@@ -227,6 +228,7 @@ async def test_the_same_tools_in_other_places_give_the_same_tokens(tokenizer, po
         np.testing.assert_array_equal(sequence.is_action, wanted.is_action, name)
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_down_is_no_reward(tokenizer, pool):
     for factory in (
         EnvFactory("ToolServer", SumOverHttp, {"url": "http://127.0.0.1:9"}),

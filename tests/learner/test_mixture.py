@@ -25,6 +25,7 @@ def _anew(monkeypatch):
     Schedule("linear", 9).factor(1)  # imports transformers' schedules, which would hold up environments
 
 
+@pytest.mark.slow
 def test_where_one_family_breaks_the_other_goes_on(tmp_path):
     """Two of three tasks are Steady's. Broken's first group is whole; then its breaker opens, and it alone is out."""
     env = resolve("Mixture", {"envs": MIXTURE})

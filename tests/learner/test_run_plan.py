@@ -20,6 +20,7 @@ from turngym.learner.run_plan import Plan, make_plan, written_by
 GAE = "--algo.advantage.estimator gae"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -70,6 +71,7 @@ def plan_of(tiny_model: Path, tmp_path: Path):
     return make
 
 
+@pytest.mark.slow
 def test_a_critic_that_cannot_read_the_actors_tokens_is_refused(plan_of, altered):
     """It gets the actor's ids, also where it begins as a reward model, which itself may have other ones."""
     other, short = altered("other", swap=("a", "b")), altered("short", max_position_embeddings=256)
@@ -130,6 +132,7 @@ def test_deadline_of_an_environment(tiny_model, tmp_path, words, timeout_s):
     assert config.limits.env_timeout_s == timeout_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "now", "message"),
     [

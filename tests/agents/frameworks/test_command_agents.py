@@ -31,6 +31,7 @@ def command(path: str) -> str:
     return f"command:'{sys.executable}' {path}"
 
 
+@pytest.mark.slow
 async def test_a_program_has_the_tokens_of_the_multi_turn_executor(
     script_of, play, agent_file, check_against_multi_turn
 ):

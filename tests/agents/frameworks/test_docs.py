@@ -31,6 +31,7 @@ def test_each_snippet_is_a_file():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_the_function(script_of, play, agent_file):
     path = agent_file(SNIPPETS["my_agent.py"])
     script = script_of(["It is 42."])
@@ -70,6 +71,7 @@ def build(model):
     assert (await play(script_of(["four"]), TASK, "framework:ask-once", entry=f"{path}:build")).reward == 4.0
 
 
+@pytest.mark.slow
 async def test_the_example(script_of, play, check_against_multi_turn):
     spec = f"func:{ROOT / 'examples' / 'sum_agent.py'}"
     task = resolve_agent(spec).tasks("train", 3)[7]

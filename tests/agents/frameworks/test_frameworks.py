@@ -234,6 +234,7 @@ async def test_smolagents_rewrites_what_was_answered_and_each_step_is_trained_as
         assert sequence.num_actions == len(text) + 1
 
 
+@pytest.mark.slow
 async def test_a_framework_of_ones_own(script_of, play, agent_file):
     @register_framework("plain-httpx")
     async def run(build, task, endpoint):

@@ -41,6 +41,7 @@ nothing = 3
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["qwen2_5", "qwen3"])
 async def test_a_coroutine_has_the_tokens_of_the_multi_turn_executor(
     script_of, play, agent_file, check_against_multi_turn, template

@@ -14,6 +14,7 @@ def client_of(server) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=server.session_url("s"), api_key=server.key, max_retries=0)
 
 
+@pytest.mark.slow
 async def test_a_response_goes_on_from_an_id(served):
     """R24."""
     talk, server = await served("qwen2_5", [f"<think>\nHm.\n</think>\n\nI look.\n{CALL}", "Rain."])
@@ -52,6 +53,7 @@ async def test_items_sent_back_are_the_turns_that_they_were(served):
     assert sequence.num_actions == len(talk.replies[0]) + len(talk.replies[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["Hello, this is more than one piece of text.", f"<think>a</think>b{CALL}", CALL, ""])
 async def test_a_stream_says_what_one_answer_says(served, text):
     _, server = await served("qwen2_5", [text] * 2)

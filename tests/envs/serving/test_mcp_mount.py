@@ -66,6 +66,7 @@ def text(result) -> str:
     return "".join(block.text for block in result.content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_an_environment_with_tools_offers_them_and_each_session_has_a_state(serve, mode):
     Counter.num_open = 0
