@@ -61,7 +61,7 @@ import threading
 
 from .registration import REGISTRY
 
-threading.Event().wait(0.2)  # meanwhile another thread finds `registration` among the modules, and nothing registered in it
+threading.Event().wait(0.2)  # meanwhile another thread finds `registration` among the modules, and nothing in it
 REGISTRY.append("game")
 """
 
