@@ -1,8 +1,8 @@
 """Answers per second of our server against vLLM's own OpenAI server, on the same model, from the same client.
 
-Both run all the time, each with an engine of its own that is set alike, and are loaded in turn: with whole answers, with
-streams, and with whole answers and their logprobs, which ours has its engine compute in any case. Every conversation
-sends its history as it grows. Taken twice: with SmolLM2-135M-Instruct, and with a model so small that the server is a
+Both run all the time, each with an engine of its own that is set alike, and are loaded in turn: with whole answers,
+with streams, and with whole answers and their logprobs, which ours has its engine compute in any case. Conversations
+send their history as it grows. Taken twice: with SmolLM2-135M-Instruct, and with a model so small that the server is a
 large part of the work. `front` is the server's process and `engine` its child, in processor time.
 """
 
