@@ -1,4 +1,4 @@
-"""Episodes of OpenRLHF executors that ask a server: `run_agent` is theirs, the server is ours, not that of their file."""
+"""Episodes of OpenRLHF executors that ask a server: `run_agent` is theirs, and the server is ours, not their own."""
 
 import copy
 import functools

@@ -7,7 +7,8 @@ import openai
 import pytest
 import pytest_asyncio
 
-from turngym.agents import Sampling, agent_for, load_tokenizer
+from turngym.agents import Sampling, load_tokenizer
+from turngym.agents.chat import agent_for
 from turngym.agents.server import streams
 from turngym.agents.server.server import Server
 from turngym.executors.engines.scripted import Request
