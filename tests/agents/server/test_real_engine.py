@@ -15,7 +15,7 @@ from turngym.executors.engines.scripted import Request
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
-SAMPLING = Sampling(max_tokens=16)
+SAMPLING = Sampling(max_tokens=8)
 CALLED = [
     {"role": "user", "content": "What time is it in Oslo?"},
     {
@@ -89,7 +89,7 @@ async def asked(client, history, tools, streamed) -> tuple[dict, list[float]]:
 
 
 async def test_what_is_recorded_is_what_was_sampled_and_scores_alike(engine, server, tools, check_record):
-    spies = {f"talk{number}": Spy(engine) for number in range(4)}
+    spies = {f"talk{number}": Spy(engine) for number in range(3)}
 
     async def talk(name, spy, number) -> None:
         server.open(name, spy, SAMPLING)
