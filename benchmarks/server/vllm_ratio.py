@@ -101,11 +101,13 @@ def measure(model: str, size: Size, rounds: int) -> dict[tuple[str, str], list[R
         ours = OurServer("--model", model, "--threads", str(cores), "--max-context", str(MAX_CONTEXT))
         for index in range(rounds + 1):
             for kind in KINDS:
-                pair = [round_of(server, model, size, kind, index) for server in (ours, theirs)]
-                rates = [made.rate for made in pair]
+                servers = dict(zip(SIDES, (ours, theirs), strict=True))
+                sides = SIDES if index % 2 else SIDES[::-1]  # neither is always the first
+                pair = {side: round_of(servers[side], model, size, kind, index) for side in sides}
+                rates = [pair[side].rate for side in SIDES]
                 print(f"{index:>3} {kind:<9} {rates[0]:>8.1f} {rates[1]:>8.1f} {rates[0] / rates[1]:>8.3f}", flush=True)
-                for side, made in zip(SIDES, pair if index else (), strict=False):
-                    taken[side, kind].append(made)
+                for side in SIDES if index else ():
+                    taken[side, kind].append(pair[side])
     finally:
         theirs.stop()
         if ours is not None:
