@@ -14,6 +14,7 @@ from ...errors import EngineError
 from ..base import Completion, Generator, Sampling, StopReason
 from ..chat import ChatAgent
 from ..conversation import ChatConversation
+from ..images import Images
 from ..sequence import Sequence as TokenSequence
 from .answers import Answer, Read, Reader, before_stop, finish_reason
 from .branches import joined
@@ -214,12 +215,12 @@ class Session:
         """Sample, and add what came of it to the tree; all answers or none."""
         base = place.node.fork()
         show(base, place.shown)
-        prompt_ids = base.prompt_ids()
+        prompt_ids, images = base.prompt_ids(), base.prompt_images()
         sampling = self._bounded(place.ask.sampling, len(prompt_ids))
         samplings = [_numbered(sampling, index) for index in range(place.ask.n)]
         place.node.num_running += 1
         try:
-            completions = await self._sampled(prompt_ids, samplings)
+            completions = await self._sampled(prompt_ids, images, samplings)
             twins = [base, *(base.fork() for _ in samplings[1:])]
             return [
                 self._add(place, twin, completion, each)
@@ -231,13 +232,15 @@ class Session:
         finally:
             place.node.num_running -= 1
 
-    async def _sampled(self, prompt_ids: NDArray[np.int32], samplings: Sequence[Sampling]) -> list[Completion]:
+    async def _sampled(
+        self, prompt_ids: NDArray[np.int32], images: Images, samplings: Sequence[Sampling]
+    ) -> list[Completion]:
         name = f"{self.name}/{self.num_turns}"
         deadline = asyncio.timeout(self._timeout_s)
         try:
             async with deadline, asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._generator.generate(prompt_ids, sampling, request=f"{name}.{index}"))
+                    group.create_task(self._generator.generate(prompt_ids, sampling, images or None, f"{name}.{index}"))
                     for index, sampling in enumerate(samplings)
                 ]
         except ExceptionGroup as errors:  # one failed, and the others were cancelled
@@ -249,14 +252,15 @@ class Session:
         return [task.result() for task in tasks]
 
     def _add(self, place: _Place, conversation: ChatConversation, completion: Completion, sampling: Sampling) -> Answer:
-        ask, prompt_ids = place.ask, conversation.prompt_ids()
+        ask, prompt_ids, images = place.ask, conversation.prompt_ids(), conversation.prompt_images()
         read = place.read(conversation.record(completion, sampling))
         number = len(self._stop_reasons)
         self._stop_reasons.append(completion.stop_reason)
-        turn = Turn(number, place.shown, checksum(prompt_ids), completion, sampling)
+        turn = Turn(number, place.shown, checksum(prompt_ids, images), completion, sampling)
         child = Node(turn, place.node, read.problems, conversation)
         place.node.add(child, place.forms, read.forms)
-        self._texts.add(conversation.prompt_ids(), child)
+        if not images:  # token ids alone say nothing of them
+            self._texts.add(conversation.prompt_ids(), child)
         if isinstance(ask, TextAsk) and isinstance(ask.prompt, str):
             self._texts.add(ask.prompt + read.content, child)
         return Answer(

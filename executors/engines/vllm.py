@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.base import Completion, Sampling
+from ...agents.images import Images
 from ...errors import EngineDeadError, EngineError, WeightSyncError
 from ..weights import Bucket
 from .base import UpdateMode, check_scorable
@@ -95,7 +96,7 @@ class VllmEngine:
         await self.start()
 
     async def generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
         """Sample one completion; see `Generator`."""
         return await self._sample(Ask(prompt_ids, sampling, images, request))

@@ -11,6 +11,8 @@ from turngym.agents.server.server import Server
 from turngym.agents.server.session import Session
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
 
+from ...tiny_vision import vision_tokenizer
+
 KEY = "secret"
 SAMPLING = Sampling(max_tokens=256)
 TOOLS = [
@@ -32,9 +34,9 @@ class Talk:
     Answers are given as texts, one after the other; an error among them is raised, a `Reply` is given as it is.
     """
 
-    def __init__(self, tokenizer, texts=(), **options) -> None:
+    def __init__(self, tokenizer, texts=(), images=None, **options) -> None:
         self.tokenizer = tokenizer
-        self.agent = ChatAgent(tokenizer)
+        self.agent = ChatAgent(tokenizer, images=images)
         self.texts = list(texts)
         self.replies: list[list[int]] = []  # in the order of the requests
         self.engine = ScriptedEngine(self._answer, **options)
@@ -87,7 +89,12 @@ def check_record(record, requests, sampled) -> None:
 @pytest.fixture
 def talk_of(tokenizer_of, template_text) -> Callable[..., Talk]:
     """Make a session by the name of a chat template: `talk_of("qwen3", ["first answer", ...])`."""
-    return lambda name, texts=(), **options: Talk(tokenizer_of(template_text(name)), texts, **options)
+
+    def make(name, texts=(), **options):
+        tokenizer = vision_tokenizer() if name == "vision" else tokenizer_of(template_text(name))
+        return Talk(tokenizer, texts, **options)
+
+    return make
 
 
 @pytest.fixture(name="check_record")
