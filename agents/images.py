@@ -86,6 +86,18 @@ class ImageReader:
             raise ImageError("the chat template leaves images out; use the one that came with the model")
         return marker
 
+    @property
+    def token(self) -> str:
+        """The text that the processor itself expands.
+
+        Raises:
+            ConfigError: It says nothing of one.
+        """
+        token = getattr(self._processor, "image_token", None)
+        if not token:
+            raise ConfigError(f"the processor of {self._model!r} names no text that stands for an image")
+        return str(token)
+
     def expanded(self, marker: str, image: Image) -> NDArray[np.int32]:
         """Return the ids int32 [T] that stand for an image.
 
@@ -99,9 +111,9 @@ class ImageReader:
                 self._expansions.popitem(last=False)
         return ids
 
-    def model_inputs(self, marker: str, images: Sequence[Image]) -> dict[str, Any]:
+    def model_inputs(self, images: Sequence[Image]) -> dict[str, Any]:
         """Return what the model's forward pass takes for these images, as tensors; Any: each model has its own."""
-        given = self._processed(marker * len(images), [image.to_pil() for image in images])
+        given = self._processed(self.token * len(images), [image.to_pil() for image in images])
         return {name: value for name, value in given.items() if name not in _TEXT_INPUTS}
 
     @property
