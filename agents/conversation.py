@@ -16,7 +16,7 @@ from ..envs.messages import Message, RawText
 from ..errors import TemplateError
 from .base import Completion, Sampling, StopReason
 from .images import Images
-from .picture_text import Encoded, PictureText, with_images
+from .picture_text import Encoded, PictureText, raw_text_with_images, with_images
 from .prefix import NOTHING_SAID, Reading, end_of_answer, why_rewritten
 from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder, common_length
 from .template import ChatMessage, ChatTemplate, images_of, text_of
@@ -158,10 +158,14 @@ class ChatConversation:
     def _add_raw(self, text: str) -> None:
         if not text:
             return
-        ids = self._codec.encode(text)
-        if self._pictures is not None:
-            self._pictures.check_text(ids)
-        self._append(ids)
+        images: Images = ()
+        if isinstance(text, RawText) and text.images:
+            ids, images = raw_text_with_images(text, self._pictures)
+        else:
+            ids = self._codec.encode(text)
+            if self._pictures is not None:
+                self._pictures.check_text(ids)
+        self._append(ids, images=images)
         self._view = None
         self._messages.append(Message(role="user", content=text))
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..envs.images import Image, has_images, read_images
-from ..envs.messages import Message
+from ..envs.images import Image, as_image, has_images, read_images
+from ..envs.messages import Message, RawText
 from ..errors import ImageError
 from .images import ImageReader, PlacedImage
 from .template import ChatTemplate
@@ -75,6 +75,18 @@ class PictureText:
         if token_id is not None and (token_ids == token_id).any():
             text = self._codec.decode_few(np.array([token_id]))
             raise ImageError(f"{text!r} stands for an image, and the model wrote it itself, or a text holds it")
+
+
+def raw_text_with_images(text: RawText, pictures: PictureText | None) -> Encoded:
+    """Tokenise a text that no template is put around, and that has places for its images itself.
+
+    Raises:
+        ImageError: It has more or fewer, or the model (that of no `pictures`) takes none.
+    """
+    if pictures is None:
+        raise ImageError("a text came with images, and this model reads text only; use a vision-language model")
+    images = [as_image(image) for image in text.images]
+    return pictures.encode_after(np.empty(0, np.int32), text, pictures.part(text, 0, images))
 
 
 def with_images(message: Message, pictures: PictureText | None) -> Message:

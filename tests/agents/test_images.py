@@ -10,9 +10,11 @@ from PIL import Image as Pictures
 
 from turngym.agents.chat import ChatAgent
 from turngym.agents.images import ImageReader, fingerprint, image_reader_of, load_processor
+from turngym.agents.prompt_text import with_text_prompts
 from turngym.agents.sequence import common_length
 from turngym.envs.images import Image, as_image, image_in
 from turngym.envs.messages import RawText
+from turngym.envs.task import Task
 from turngym.errors import ImageError
 
 from ..tiny_vision import PAD, make_vision_folder, vision_tokenizer
@@ -202,6 +204,32 @@ def test_a_place_for_an_image_that_nobody_put_there_is_refused(agent, completion
     late.observe(RawText("x"))  # no template is asked about what came before
     with pytest.raises(ImageError, match="the model wrote it itself"):
         late.observe([user(shown(picture(28, 28)))])
+
+
+def test_raw_text_has_places_for_its_images(agent, completion_of):
+    """As OpenRLHF's feedback: appended as it is, but for the images."""
+    talk = agent.begin()
+    talk.observe(RawText(f"a{PAD}b{PAD}", [picture(56, 28), picture(28, 28)]))
+    pad = vision_tokenizer().convert_tokens_to_ids(PAD)
+    a, b = vision_tokenizer().encode("ab")
+    assert talk.prompt_ids().tolist() == [a, pad, pad, b, pad]
+    assert [(placed.start, placed.stop) for placed in talk.prompt_images()] == [(1, 3), (4, 5)]
+    again = pickle.loads(pickle.dumps(RawText(PAD, [as_image(picture(28, 28))])))
+    talk.record(completion_of([a]), SAMPLING)
+    talk.observe(again)
+    assert len(talk.sequences()[0].images) == 3
+    with pytest.raises(ImageError, match="1 images became 0 places"):
+        talk.observe(RawText("a", again.images))
+    with pytest.raises(ImageError, match="this model reads text only"):
+        ChatAgent(vision_tokenizer()).begin().observe(again)
+
+
+def test_a_datasets_prompt_becomes_text_with_its_images(folder):
+    prompt = [user(shown(picture(28, 28)), "what?")]
+    (task,) = with_text_prompts([Task(id="t", prompt=prompt)], str(folder))
+    asked = f"<|im_start|>user\n<|vision_start|>{PAD}<|vision_end|>what?<|im_end|>\n"
+    assert task.prompt == f"{asked}<|im_start|>assistant\n"
+    assert task.prompt.images == (as_image(picture(28, 28)),)
 
 
 def test_images_of_tools_stand_among_their_results(agent):

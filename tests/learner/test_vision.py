@@ -16,6 +16,7 @@ from transformers import (
 from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.images import ImageReader, PlacedImage
 from turngym.agents.sequence import SequenceBuilder
+from turngym.config import parse_train
 from turngym.envs.images import as_image
 from turngym.envs.task import Task
 from turngym.errors import ConfigError
@@ -23,7 +24,9 @@ from turngym.executors.trajectory import EndReason, Trajectory, TurnEnd
 from turngym.learner.attention import PACKED
 from turngym.learner.batch import Batch, assemble, concatenate
 from turngym.learner.hf_folder import save_hf
+from turngym.learner.inputs import check_inputs
 from turngym.learner.logprobs import action_logprobs
+from turngym.learner.run_plan import make_plan
 from turngym.learner.vision import attention_for, freeze_eyes, policy_class, with_an_image
 
 from ..tiny_vision import make_vision_folder
@@ -164,6 +167,39 @@ def test_frozen_eyes_get_no_gradient(folder):
     assert model.lm_head.weight.grad is not None
     with pytest.raises(ConfigError, match="Linear has no visual encoder"):
         freeze_eyes(torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--ds.lora.rank 8", "qwen2_vl model, whose weights are trained whole"),
+        ("--algo.advantage.estimator gae", "wants a critic"),
+        ("", None),
+        ("--actor.freeze_visual_encoder", None),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_at_the_start(folder, tmp_path, words, says):
+    common = f"--agent env:Guess --data.max_len 256 --actor.model_name_or_path {folder}"
+    settings = parse_train(f"{common} --ckpt.output_dir {tmp_path / 'r'} {words}".split())
+    if says is None:
+        assert make_plan(settings, check_inputs(settings)) is not None
+        return
+    with pytest.raises(ConfigError, match=says):
+        make_plan(settings, check_inputs(settings))
+
+
+def test_a_model_of_text_alone_is_refused_images_at_the_start(tiny_model, tmp_path):
+    common = f"--data.max_len 256 --actor.model_name_or_path {tiny_model} --ckpt.output_dir {tmp_path / 'r'}"
+    settings = parse_train(f"{common} --agent env:Guess --actor.freeze_visual_encoder".split())
+    with pytest.raises(ConfigError, match=r"--actor\.freeze_visual_encoder: .* which has none"):
+        make_plan(settings, check_inputs(settings))
+    image(4, 4).to_pil().save(tmp_path / "a.png")
+    (tmp_path / "rows.jsonl").write_text('{"input": "what?", "label": "a", "image": "a.png"}\n')
+    (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return [0.0] * len(queries)\n")
+    given = f"--data.prompt_dataset {tmp_path}/rows.jsonl --data.label_key label --data.image_key image"
+    settings = parse_train(f"{common} {given} --reward.remote_url {tmp_path}/reward.py".split())
+    with pytest.raises(ConfigError, match=r"--data\.image_key: .* cannot be trained with images"):
+        make_plan(settings, check_inputs(settings))
 
 
 def test_what_was_trained_is_a_folder_that_reads_images(folder, tmp_path):

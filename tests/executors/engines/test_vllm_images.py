@@ -72,7 +72,7 @@ class Rig:
         self.models = [AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()]
 
     async def answer(self, talk, num_tokens: int = 8) -> Completion:
-        sampling = Sampling(num_tokens)
+        sampling = Sampling(num_tokens, temperature=0.0)  # at random it would write `<|image_pad|>` now and then
         completion = await self.engine.generate(talk.prompt_ids(), sampling, talk.prompt_images() or None)
         talk.record(completion, sampling)
         return completion
