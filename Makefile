@@ -2,8 +2,8 @@
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
-# What needs no engine and no learner, on all cores.
-QUICK = $(BIN)/python -m pytest -q -n auto -m "not slow and not soak" $(ARGS)
+# On all cores; of what takes all of them by itself, one at a time.
+PYTEST = $(BIN)/python -m pytest -q -n auto --dist loadgroup
 
 export HF_HUB_OFFLINE = 1
 export VLLM_NO_USAGE_STATS = 1
@@ -24,16 +24,14 @@ demo: setup ## Train SmolLM2-135M on sums, on the CPU; ARGS="--ckpt.load_enable"
 	exec $(BIN)/turngym train --config examples/demo.yaml --actor.model_name_or_path "$$model" $(ARGS)
 
 test: setup-dev ## Run the whole suite but the soak (15 minutes)
-	@# Arguments may leave nothing of one part, which pytest ends with 5, but not of both.
-	@quick=0; $(QUICK) || quick=$$?; test $$quick = 0 || test $$quick = 5 || exit $$quick; \
-	$(BIN)/python -m pytest -m "slow and not soak" $(ARGS) || { rest=$$?; test $$quick$$rest = 05 || exit $$rest; }
+	$(PYTEST) -m "not soak" $(ARGS)
 
 check: setup-dev ## Check format, lint and types, and run the quick tests (2 minutes)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
-	$(QUICK)
+	$(PYTEST) -m "not slow and not soak" $(ARGS)
 
 soak: setup-dev ## Run the tests that take minutes each
 	$(BIN)/python -m pytest -m soak $(ARGS)

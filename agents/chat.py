@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any
 
+from ..envs.tools.calls import Schema
 from .answer_reader import AnswerReader, AnswerReaders
 from .conversation import MOST_END_TOKENS, ChatConversation
 from .images import ImageReader
@@ -19,6 +20,11 @@ from .tool_chat import ToolConversation, ToolTemplates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_ANY_TOOL: Schema = {
+    "type": "function",
+    "function": {"name": "zqToolqz", "description": "Any.", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 class ChatAgent:
@@ -84,6 +90,16 @@ class ChatAgent:
         """Whether the generation prompt has begun a thought when the model begins to write."""
         opened = self._template.shape.opened if self._template else ""
         return bool(opened) and "</" not in opened
+
+    def check_tools(self) -> None:
+        """Make what would read calls once; whether a parser fits does not depend on which tools there are.
+
+        Raises:
+            ConfigError: It is not made for this tokenizer.
+            MissingPackageError: It is vLLM's, which is not installed.
+            TemplateError: The template cannot tell of tools.
+        """
+        self.reader([_ANY_TOOL])
 
     def reader(self, tools: Seq[dict[str, Any]] = ()) -> AnswerReader:
         """Return what takes the answers of conversations with these tools apart."""

@@ -148,7 +148,7 @@ class ChatConversation:
         twin = copy.copy(self)
         twin._messages, twin._chat = list(self._messages), list(self._chat)
         twin._builder = self._builder.fork()
-        twin._pieces = [copy.copy(piece) for piece in self._pieces]
+        twin._pieces = [*self._pieces[:-1], *map(copy.copy, self._pieces[-1:])]  # only the last is still written to
         return twin
 
     def sequences(self) -> tuple[Sequence, ...]:
@@ -177,7 +177,7 @@ class ChatConversation:
         if self._answer is not None:
             ends = [reading.end for reading in self._readings(template)]
             text = text.removeprefix(next((end for end in ends if text.startswith(end)), ""))
-        ids, placed = self._encode_next(text, 0, images)
+        ids, placed = self._encode_behind(self._pieces, text, 0, images)
         self._append(ids, images=placed)
         self._view = None
 
@@ -197,12 +197,12 @@ class ChatConversation:
                 continue
             stop = end_of_answer(text, view, reading)
             if stop is not None:
-                if self._answer is not None:
-                    self._pieces[-1].end = stop
                 if self._pieces or images:
-                    ids, placed = self._encode_next(text, stop, images)
+                    ids, placed = self._encode_behind(self._pieces, text, stop, images)
                 else:
                     ids, placed = self._encode_first(text, new), ()
+                if self._answer is not None:
+                    self._pieces[-1].end = stop
                 self._append(ids, len(text), placed)
                 self._chat, self._view, self._images = chat, text, images
                 return
@@ -243,9 +243,9 @@ class ChatConversation:
         place = text.find(said.strip()) if said else 0
         return self._codec.encode_first(text[: max(place, 0)], text[max(place, 0) :])
 
-    def _encode_next(self, text: str, at: int, images: tuple[Image, ...]) -> Encoded:
-        """Tokenise a text from some place on; these are the images of all of it."""
-        start, stop = (self._pieces[-1].start, self._pieces[-1].stop) if self._pieces else (0, 0)
+    def _encode_behind(self, pieces: list[_Piece], text: str, at: int, images: tuple[Image, ...]) -> Encoded:
+        """Tokenise a text from some place on, behind these pieces; the images are those of all of the text."""
+        start, stop = (pieces[-1].start, pieces[-1].stop) if pieces else (0, 0)
         before = self._builder.token_ids()[start:stop]
         if not images:
             return self._codec.encode_after(before, text[at:]), ()
@@ -268,11 +268,11 @@ class ChatConversation:
         """Begin a new sequence: the pieces that the template keeps, as they were, and its rendering of the rest."""
         pieces = self._pieces[:-1] if self._answer is not None else self._pieces
         kept = pieces[: bisect_left(pieces, True, key=lambda piece: not text.startswith(view[: piece.end]))]
+        rest, placed = self._encode_behind(kept, text, kept[-1].end if kept else 0, images)
         if self._has_actions:
             self._earlier += (self._builder,)
             self._forks += (reason,)
         self._pieces = kept
-        rest, placed = self._encode_next(text, kept[-1].end if kept else 0, images)
         before, length = self._builder, kept[-1].stop if kept else 0
         kept_ids = before.token_ids()[:length]
         shown = (*before.images(0, length), *(each.moved(length) for each in placed))

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
 from ..errors import ConfigError
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument("--port", type=int, default=8400, help="0 takes any that is free")
     serving.add_argument("--key", help="what clients must know; by default TURNGYM_ENV_KEY, or a new one, printed")
     serving.add_argument("--mcp", action="store_true", help="also serve its tools, or reset and step, at /mcp")
+    serving.add_argument("--stdio", action="store_true", help="do not listen; speak MCP by standard input and output")
     serving.add_argument("--lease_s", type=float, default=1800.0, help="sessions unused for so long are closed")
     serving.add_argument("--max_sessions", type=int, default=1024, help="most sessions at once")
     serving.add_argument("--timeout_s", type=float, default=60.0, help="deadline of one reset, step or close")
@@ -128,16 +130,23 @@ def _play(arguments: argparse.Namespace) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     from .resolution import resolve
-    from .serving.command import serve
+    from .serving.command import serve, serve_by_stdio
     from .serving.limits import ServeLimits
 
+    limits = ServeLimits(arguments.lease_s, arguments.max_sessions, arguments.timeout_s)
+    # With --stdio standard output is the protocol's alone; a user's file may print when it is imported.
+    with redirect_stdout(sys.stderr) if arguments.stdio else nullcontext():
+        factory = resolve(arguments.id, parsed_keywords(arguments.keywords))
+        tasks = _dataset_tasks(arguments)
+    if arguments.stdio:
+        return serve_by_stdio(factory, tasks, limits)
     return serve(
-        resolve(arguments.id, parsed_keywords(arguments.keywords)),
-        _dataset_tasks(arguments),
+        factory,
+        tasks,
         host=arguments.host,
         port=arguments.port,
         key=arguments.key,
-        limits=ServeLimits(arguments.lease_s, arguments.max_sessions, arguments.timeout_s),
+        limits=limits,
         with_mcp=arguments.mcp,
     )
 

@@ -57,6 +57,15 @@ class EnvFactory:
         return self.env_class.fork not in (AsyncEnv.fork, Env.fork)
 
     @property
+    def has_tools(self) -> bool:
+        """Whether its environments are known to offer tools; others may as well, in `info["tools"]`."""
+        from .tools.tool_loop import ToolLoop  # not for environments of others
+
+        if self.members:
+            return any(member.has_tools for member in self.members.values())
+        return issubclass(self.env_class, ToolLoop)
+
+    @property
     def num_sides(self) -> int:
         """How many episodes one environment is; see `Env.num_sides`. Of a mixture ask its members."""
         return self.env_class.num_sides(self.kwargs)

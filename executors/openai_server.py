@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from ..agents.base import Generator, Sampling, StopReason
 from ..agents.chat import ChatAgent
 from ..agents.frameworks.base import AgentReward, Endpoint, UserAgent, on_last_turn, parse_return
+from ..agents.server.branches import SessionRecord
 from ..agents.server.server import Server
-from ..agents.server.session import Session, SessionRecord
+from ..agents.server.session import Session
 from ..agents.tokenizer import Codec
 from ..envs.messages import Message
 from ..envs.rewards import AnyReward, reward_of
 from ..envs.task import Task
-from ..errors import EnvError, TrajectoryError
+from ..errors import ConfigError, EngineError, EnvError, TrajectoryError
 from .failures import EpisodeError, Stage, failure_of
 from .limits import Limits
 from .meter import Meter
@@ -27,7 +28,7 @@ from .retry import SeedFor
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 
 _SPARE_S = 60.0  # the meter's deadline of an answer comes first
-_NOTHING = SessionRecord((), (), (), ())
+_NOTHING = SessionRecord((), (), (), (), {})
 
 
 class AgentEpisodes:
@@ -63,6 +64,27 @@ class AgentEpisodes:
     async def start(self) -> None:
         """Start the server."""
         await self.server.start()
+
+    async def check(self, generator: Generator) -> None:
+        """Ask an engine for one token, so that one whose answers cannot be trained on is refused at the start.
+
+        Raises:
+            ConfigError: It gives no log-probabilities.
+            EngineError: It gives nothing.
+        """
+        prompt_ids = self.agent.codec.encode("Hello")
+        try:
+            async with asyncio.timeout(self.limits.generate_timeout_s):
+                completion = await generator.generate(prompt_ids, Sampling(max_tokens=1), request="check")
+        except TimeoutError as error:
+            raise EngineError(
+                f"the engine gave no token within generate_timeout_s={self.limits.generate_timeout_s:g}"
+            ) from error
+        if completion.logprobs is None:
+            raise ConfigError(
+                f"{self.name} is trained on the log-probabilities of what the engine samples for it, and this engine "
+                "gives none; use one that does (vLLM does)"
+            )
 
     async def close(self) -> None:
         """Stop it; may be called twice."""
@@ -210,7 +232,7 @@ class _Episode:
             end_reason=end,
             failure=failure,
             score=None if reward is None else reward.score,
-            extra_logs={} if reward is None else reward.extra_logs,
+            extra_logs={**_counts(record), **({} if reward is None else reward.extra_logs)},
             seconds={
                 Stage.ENV.value: total_s - generate_s,
                 Stage.RENDER.value: 0.0,
@@ -218,6 +240,10 @@ class _Episode:
                 "total": total_s,
             },
         )
+
+
+def _counts(record: SessionRecord) -> dict[str, float]:
+    return {f"history/{name}": float(count) for name, count in record.history.items()}
 
 
 def last_conversation(record: SessionRecord) -> tuple[Message, ...]:
@@ -229,15 +255,20 @@ def last_conversation(record: SessionRecord) -> tuple[Message, ...]:
 
 
 def texts(record: SessionRecord, codec: Codec) -> tuple[str, str]:
-    """Return the first prompt of the branch that holds the last answer, and its whole text; special tokens are kept."""
-    last = root = max(record.sequences, key=lambda sequence: max(sequence.samplings))
+    """Return the first prompt of the branch that holds the last answer, and it with that answer behind it.
+
+    What tools said in between is left out, for nobody to take it for the model's; special tokens are kept.
+    """
+    number = max(turn for sequence in record.sequences for turn in sequence.samplings)
+    last = root = next(sequence for sequence in record.sequences if number in sequence.samplings)
     length = len(last)
     while root.parent is not None:  # where a template rewrote the beginning, the prompt is what it kept of it
         length = min(length, root.parent[1])
         root = record.sequences[root.parent[0]]
     answered = np.flatnonzero(root.turn >= 0)
     length = min(length, int(answered[0])) if len(answered) else length
-    return codec.decode(last.token_ids[:length]), codec.decode(last.token_ids)
+    prompt = codec.decode(last.token_ids[:length])
+    return prompt, prompt + codec.decode(last.token_ids[last.is_action & (last.turn == number)])
 
 
 def last_answer(record: SessionRecord) -> str:

@@ -26,7 +26,7 @@ from .devices import take_devices
 from .engines.base import UpdateMode
 from .engines.lockstep import Lockstep, Seat
 from .engines.vllm import VllmConfig, VllmEngine
-from .executor_choice import executor_of
+from .executor_choice import check_parsers, executor_of
 from .failover import Failover
 from .fleet_engine import Burst
 from .limits import Limits
@@ -79,7 +79,7 @@ class RolloutActor:
             reasoning_parser=config.reasoning_parser,
             images=image_reader_of(config.engine.model),
         )
-        agent.readers.check()
+        check_parsers(agent, config.env)
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
         self._pool = make_pool(config.env_pool, config.limits.max_seconds)
         self._executor = executor_of(config.env, agent, self._pool, config.limits, tokenizer)
@@ -99,6 +99,8 @@ class RolloutActor:
         if not isinstance(self._executor, MultiTurn):
             await self._executor.start()
         await self._engine.start()
+        if not isinstance(self._executor, MultiTurn):
+            await self._executor.check(self._engine)
         return self._engine.max_context
 
     async def restart(self) -> int:

@@ -98,7 +98,7 @@ def with_an_image(model: torch.nn.Module, batch: Batch) -> Batch:
     All ranks of a sharded model have to run all of its parts: one without an image would leave its eyes out, and the
     others wait for it.
     """
-    config = getattr(model, "module", model).config
+    config: Any = getattr(model, "module", model).config  # Any: transformers' configurations are open
     if any(batch.images) or not reads_images(config):
         return batch
     reader = _reader(config.name_or_path)

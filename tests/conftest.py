@@ -35,6 +35,9 @@ def why_no_docker() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("heavy"):
+            item.add_marker(pytest.mark.xdist_group("heavy"))
     for marker, why_not in (("gpu", why_no_gpu), ("docker", why_no_docker)):
         marked = [item for item in items if item.get_closest_marker(marker)]
         reason = why_not() if marked else None

@@ -16,6 +16,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "turngym", *words], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [[], ["train"], ["envs"], ["traces"], ["serve-rm"], ["merge-lora"], ["doctor"]],
@@ -36,6 +37,7 @@ def test_help_imports_nothing_heavy(words):
     assert "usage" in done.stdout.lower()
 
 
+@pytest.mark.slow
 def test_train_help_shows_openrlhf_names():
     out = run("train", "--help").stdout
     for option in ("--actor.model_name_or_path", "--rollout.n_samples_per_prompt", "--algo.advantage.estimator"):
@@ -52,6 +54,7 @@ def test_unknown_command_names_the_nearest(capsys):
     assert "Did you mean 'train'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

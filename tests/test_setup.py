@@ -227,28 +227,16 @@ def test_a_fresh_copy_sets_itself_up_and_answers(tmp_path: Path) -> None:
     assert again.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("quick", "rest", "passes", "num_parts"),
-    [
-        (0, 0, True, 2),
-        (1, 0, False, 1),
-        (0, 1, False, 2),
-        (5, 0, True, 2),
-        (0, 5, True, 2),
-        (5, 5, False, 2),
-        (4, 0, False, 1),
-    ],
-)
-def test_make_test_runs_the_quick_part_and_then_the_rest(monkeypatch, tmp_path, quick, rest, passes, num_parts):
-    """Each part may be empty by the arguments, as pytest says with 5, but not both."""
+@pytest.mark.parametrize(("target", "chosen"), [("test", "not soak"), ("check", "not slow and not soak")])
+@pytest.mark.parametrize("status", [0, 1, 5])
+def test_make_runs_the_tests_on_all_cores_and_ends_as_they_do(monkeypatch, tmp_path, target, chosen, status):
     for name in ("MAKEFLAGS", "MAKELEVEL"):  # of the make that may run these tests
         monkeypatch.delenv(name, raising=False)
-    script = f'echo "$@" >> {tmp_path}/parts\ncase "$*" in *"-n auto"*) exit {quick};; esac\nexit {rest}'
-    put_program(tmp_path / "python", script)
-    words = ["make", "-C", str(ROOT), "-o", "setup-dev", "test", f"BIN={tmp_path}", "ARGS=tests/envs"]
+    put_program(tmp_path / "python", f'echo "$@" >> {tmp_path}/runs\nexit {status}')
+    for name in ("ruff", "mypy", "pyright"):
+        put_program(tmp_path / name, "exit 0")
+    words = ["make", "-C", str(ROOT), "-o", "setup-dev", target, f"BIN={tmp_path}", "ARGS=tests/envs"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert (done.returncode == 0) is passes, done.stderr
-    parts = (tmp_path / "parts").read_text().splitlines()
-    assert [part.split("-m ")[-1] for part in parts] == [
-        "not slow and not soak tests/envs", "slow and not soak tests/envs",
-    ][:num_parts]  # fmt: skip
+    assert (done.returncode == 0) is (status == 0), done.stderr
+    runs = (tmp_path / "runs").read_text().splitlines()
+    assert runs == [f"-m pytest -q -n auto --dist loadgroup -m {chosen} tests/envs"]

@@ -17,7 +17,7 @@ import pytest
 from turngym.config import TrainConfig, read_yaml
 from turngym.executors.store import TrajectoryStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(420)]
 
 COPY = "--agent env:CopyText --agent_args.alphabet ab --rollout.max_new_tokens 8"
 

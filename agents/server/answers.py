@@ -1,9 +1,10 @@
 """An answer as a client reads it: content, thought and tool calls, derived from what was sampled."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +96,7 @@ class Reader:
         return Read(content, thought, calls, problems, self._forms(action, content, calls))
 
     def _named(self, call: ToolCall) -> AnswerCall:
-        return AnswerCall(_clean(call.id or self._new_id()), _clean(call.name), _as_json(call))
+        return AnswerCall(_clean(call.id or self._new_id()), _clean(call.name), as_json(call.arguments))
 
     def _told(self, call: ToolCall) -> Message:
         name, call_id = _clean(call.name) or "unknown", _clean(call.id or self._new_id())
@@ -140,11 +141,12 @@ def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
     return text[:place], stopped_by
 
 
-def _as_json(call: ToolCall) -> str:
+def as_json(arguments: Mapping[str, Any]) -> str:  # Any: they are JSON
+    """Return arguments as a client is given them."""
     try:
-        return _clean(json.dumps(dict(call.arguments), ensure_ascii=False, allow_nan=False))
+        return _clean(json.dumps(dict(arguments), ensure_ascii=False, allow_nan=False))
     except ValueError:  # NaN and the infinities, which Python reads and JSON has not
-        return json.dumps({key: repr(value) for key, value in call.arguments.items()})
+        return json.dumps({key: repr(value) for key, value in arguments.items()})
 
 
 def _clean(text: str) -> str:

@@ -10,11 +10,12 @@ from .anthropic_replies import AnthropicReply
 from .api_errors import ApiError
 from .canonical import chat_messages
 from .endpoints import Outcome, asked_of, sampling_of
+from .reading import read_with_history
 from .replies import Json
 from .session import ChatAsk, Session
 from .wire import Count, Generation, Text, ToolFunction, WireModel, read, schema_of
 
-_HIDDEN = ("thinking", "redacted_thinking")  # what a model thought is in its tokens; a client need not send it
+_HIDDEN = ("thinking", "redacted_thinking")  # no part of a content
 
 
 class Block(WireModel):
@@ -22,6 +23,7 @@ class Block(WireModel):
 
     type: str
     text: str | None = None
+    thinking: str | None = None
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
@@ -74,8 +76,15 @@ class CountRequest(WireModel):
 
     def chat(self) -> list[Json]:
         """Return the messages in OpenAI's form."""
-        system = [] if self.system is None else [{"role": "system", "content": _content(self.system)}]
-        return [*system, *(each for message in self.messages for each in _in_openai_form(message))]
+        return [*self.system_message(), *(each for message in self.in_openai_form() for each in message)]
+
+    def system_message(self) -> list[Json]:
+        """Return the system's message in that form, if there is one."""
+        return [] if self.system is None else [{"role": "system", "content": _content(self.system)}]
+
+    def in_openai_form(self) -> list[list[Json]]:
+        """Return what stands for each message, without the system's."""
+        return [list(_in_openai_form(message)) for message in self.messages]
 
     def schemas(self) -> list[Json] | None:
         """Return the schemas of all tools."""
@@ -104,10 +113,12 @@ class MessagesRequest(CountRequest, Generation):
 
 async def messages(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
     """Answer a request as Anthropic's API does."""
-    request = read(MessagesRequest, body)
+    request, history = read_with_history(MessagesRequest, body, session.known, MessagesRequest.in_openai_form)
+    system = session.known.in_form(request.system_message())
     choice = request.tool_choice
     ask = ChatAsk(
-        messages=chat_messages(request.chat()),
+        messages=[*system.messages, *history.messages],
+        forms=[*system.forms, *history.forms],
         sampling=sampling_of(session, request, request.max_tokens, request.stop_sequences or ()),
         tools=request.schemas(),
         takes_calls=choice is None or choice.type != "none",
@@ -142,6 +153,9 @@ def _in_openai_form(message: AnthropicMessage) -> Iterator[Json]:
             "role": "assistant",
             "content": _content([b for b in blocks if b.type != "tool_use"]),
             "tool_calls": calls,
+            "reasoning_content": "\n".join(
+                block.thinking or "" for block in message.content if block.type == "thinking"
+            ),
         }
         return
     results = [block for block in blocks if block.type == "tool_result"]

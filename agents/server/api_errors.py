@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import EngineDeadError, EngineError, TemplateError, TurnGymError
+from ...errors import ConfigError, EngineDeadError, EngineError, TemplateError, TurnGymError
 from .retries import KeyReusedError, SessionClosedError
 from .session import ContextLengthError
 
@@ -40,6 +40,11 @@ _CODES: Sequence[tuple[type[Exception], int, str | None]] = (
     (ContextLengthError, 400, "context_length_exceeded"),
     (KeyReusedError, 422, "idempotency_key_reused"),
     (TemplateError, 400, "template_refuses"),
+    (
+        ConfigError,
+        400,
+        "misconfigured",
+    ),  # such as a parser that does not fit the model, or cannot read the schemas of tools
     (SessionClosedError, 404, "session_not_found"),
     (EngineDeadError, 503, "engine_dead"),
     (EngineError, 500, "engine_failed"),

@@ -1,12 +1,12 @@
-"""The HTTP application: who may ask, of which session, and what becomes of a request whose client is gone."""
+"""The HTTP application: who may ask, of which session, and what each path does."""
 
-import asyncio
 import hmac
 import json
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -16,18 +16,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..chat import ChatAgent
 from .anthropic_api import count_tokens, messages
-from .anthropic_replies import anthropic_error
-from .api_errors import ApiError, api_error_of
+from .api_errors import ApiError
 from .endpoints import Outcome, chat_completions, completions, detokenize, models, tokenize
+from .refusals import last_events, logged, refusal
 from .responses_api import responses
 from .session import Session
+from .streams import Work, answer
 
 MAX_BODY_BYTES = 64 << 20
 SESSION_HEADER = "x-turngym-session"
 _GONE = 499  # nginx's word for it; nobody reads it
 
-_log = logging.getLogger(__name__)
-Result = TypeVar("Result")
 Generate = Callable[[Session, bytes, Any], Coroutine[Any, Any, Outcome]]  # Any: headers, and what coroutines take
 
 
@@ -45,11 +44,9 @@ def server_app(agent: ChatAgent, sessions: dict[str, Session], *, key: str, mode
         async def endpoint(request: Request) -> Response:
             body = await _body(request)
             session = _session(sessions, request, body)
-            outcome = await _while_connected(request, generate(session, body, request.headers))
-            if outcome.events is None:
-                return _as_json(outcome.whole)
-            # The engine gives whole answers, so that all events are there at once.
-            return Response(b"".join(outcome.events), media_type="text/event-stream")
+            work = Work(request, generate(session, body, request.headers))
+            failed = partial(_failed, request)
+            return await answer(work, lambda: _value(body).get("stream") is True, _as_json, failed)
 
         return _told(endpoint)
 
@@ -66,7 +63,7 @@ def server_app(agent: ChatAgent, sessions: dict[str, Session], *, key: str, mode
         return _as_json({**models(model)["data"][0], "id": request.path_params["model"]})
 
     routes = [Route("/health", _health)]
-    for prefix in ("", "/s/{session}"):
+    for prefix in ("/s/{session}", ""):
         routes += [
             Route(f"{prefix}/v1/chat/completions", generating(chat_completions), methods=["POST"]),
             Route(f"{prefix}/v1/completions", generating(completions), methods=["POST"]),
@@ -97,7 +94,7 @@ class _Guarded:
         error = ApiError(
             "wanted this run's key, as `Authorization: Bearer KEY` or `x-api-key: KEY`", 401, code="invalid_api_key"
         )
-        await _refusal(error, scope["path"])(scope, receive, send)
+        await refusal(error, scope["path"])(scope, receive, send)
 
     def _knows_key(self, headers: dict[bytes, bytes]) -> bool:
         kind, _, bearer = headers.get(b"authorization", b"").partition(b" ")
@@ -114,17 +111,13 @@ def _told(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Reque
         except ClientDisconnect:
             return Response(status_code=_GONE)
         except Exception as error:
-            told = api_error_of(error)
-            if told.status >= 500:
-                _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-            return _refusal(told, request.url.path)
+            return refusal(logged(request, error), request.url.path)
 
     return answering
 
 
-def _refusal(error: ApiError, path: str) -> Response:
-    told = anthropic_error(error) if "/v1/messages" in path else error.to_json()
-    return JSONResponse(told, error.status)
+def _failed(request: Request, error: Exception) -> bytes:
+    return last_events(logged(request, error), request.url.path)
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:
@@ -150,12 +143,17 @@ def _session(sessions: dict[str, Session], request: Request, body: bytes) -> Ses
 
 
 def _named_in(body: bytes) -> str | None:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(f"the body is not JSON: {error}") from error
-    name = value.get("session_id") if isinstance(value, dict) else None
+    name = _value(body).get("session_id")
     return name if isinstance(name, str) else None
+
+
+def _value(body: bytes) -> dict[str, Any]:
+    """Return the object of JSON that a body holds; an empty one for any other value."""
+    try:
+        value = from_json(body)
+    except ValueError as error:
+        raise ApiError(f"the body is not JSON: {error}") from error
+    return value if isinstance(value, dict) else {}
 
 
 async def _body(request: Request) -> bytes:
@@ -165,30 +163,6 @@ async def _body(request: Request) -> bytes:
         if len(content) > MAX_BODY_BYTES:
             raise ApiError(f"a body may have {MAX_BODY_BYTES} bytes", 413)
     return bytes(content)
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return what comes of work; cancel it when the client goes.
-
-    Raises:
-        ClientDisconnect: It went.
-    """
-    task = asyncio.create_task(work)
-    tasks = (task, asyncio.create_task(_disconnected(request)))
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientDisconnect
-    finally:
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _as_json(value: Any) -> Response:

@@ -2,15 +2,36 @@
 
 # T tokens
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...envs.messages import Message
+from ..base import StopReason
 from ..sequence import NO_VERSION, Sequence, common_length
 
 Branch = tuple[tuple[Sequence, ...], list[int]]
 """The sequences of a conversation, and the session's number of each of its turns."""
+
+
+@dataclass(frozen=True)
+class SessionRecord:
+    """What a session came to.
+
+    Attributes:
+        sequences: One or more for each branch; each sampled token is an action in exactly one.
+        stop_reasons: Why each turn's completion ended, in the order of the answers.
+        conversations: Each branch as chat, for eyes and reward functions.
+        turns: The numbers of each branch's turns.
+        history: How many requests came back changed, and how many branched; see `history.History`.
+    """
+
+    sequences: tuple[Sequence, ...]
+    stop_reasons: tuple[StopReason, ...]
+    conversations: tuple[tuple[Message, ...], ...]
+    turns: tuple[tuple[int, ...], ...]
+    history: Mapping[str, int]
 
 
 def joined(branches: Iterable[Branch]) -> tuple[Sequence, ...]:

@@ -14,6 +14,7 @@ from ..base import Sampling
 from ..chat import ChatAgent
 from .api_errors import ApiError
 from .canonical import chat_messages
+from .reading import read_with_history
 from .replies import Json, Reply, as_events
 from .retries import Asked
 from .session import ChatAsk, Session, TextAsk
@@ -32,9 +33,10 @@ class Outcome:
 
 async def chat_completions(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
     """`POST /v1/chat/completions`."""
-    request = read(ChatRequest, body)
+    request, history = read_with_history(ChatRequest, body, session.known, _as_sent)
     ask = ChatAsk(
-        messages=chat_messages([message.model_dump(exclude_none=True) for message in request.messages]),
+        messages=history.messages,
+        forms=history.forms,
         sampling=sampling_of(
             session, request, request.max_completion_tokens or request.max_tokens, request.stop_strings
         ),
@@ -132,6 +134,10 @@ def asked_of(body: bytes, headers: Mapping[str, str]) -> Asked:
     count = headers.get("x-stainless-retry-count", "0")
     is_retry = count.isdecimal() and count.strip("0") != ""
     return Asked(blake2b(body, digest_size=16).digest(), headers.get("idempotency-key") or None, is_retry)
+
+
+def _as_sent(request: ChatRequest) -> list[list[Json]]:
+    return [[message.model_dump(exclude_none=True)] for message in request.messages]
 
 
 def _prompts(request: CompletionRequest) -> list[str | NDArray[np.int32]]:

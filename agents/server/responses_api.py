@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from .answers import Answer, AnswerCall
 from .api_errors import ApiError
-from .canonical import chat_messages
 from .endpoints import Outcome, asked_of, sampling_of
 from .replies import Json, pieces
 from .responses_wire import NamedTool, ResponsesRequest, check_outputs
@@ -22,8 +21,10 @@ async def responses(session: Session, body: bytes, headers: Mapping[str, str]) -
     history = [*_before(session, request.previous_response_id), *request.chat()]
     check_outputs(history)
     instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
+    said = session.known.in_form([*instructions, *history])
     ask = ChatAsk(
-        messages=chat_messages([*instructions, *history]),
+        messages=said.messages,
+        forms=said.forms,
         sampling=sampling_of(session, request, request.max_output_tokens, ()),
         tools=[tool.schema for tool in tools.values()] or None,
         takes_calls=request.tool_choice != "none",
@@ -151,7 +152,7 @@ def _before(session: Session, response_id: str | None) -> list[Json]:
 
 def _said(answer: Answer) -> Json:
     calls = [{"id": call.id, "function": {"name": call.name, "arguments": call.arguments}} for call in answer.calls]
-    return {"role": "assistant", "content": answer.content, "tool_calls": calls}
+    return {"role": "assistant", "content": answer.content, "tool_calls": calls, "reasoning_content": answer.thought}
 
 
 def _item_events(item: Json) -> Iterator[Json]:

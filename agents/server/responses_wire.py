@@ -159,19 +159,24 @@ def _named(tool: ResponseTool, namespace: str | None = None) -> Iterator[NamedTo
 
 
 def _messages(items: Sequence[Item]) -> list[Json]:
-    """Put items together that are one answer: its text, and the calls behind it."""
+    """Put items together that are one answer: its thought, its text, and the calls behind it."""
     messages: list[Json] = []
+    thought: str | None = None
     for item in items:
-        if item.kind == "message":
+        if item.kind == "reasoning":
+            thought = "\n".join(part.text or "" for part in item.content) if isinstance(item.content, list) else None
+        elif item.kind == "message":
             content = item.content if isinstance(item.content, str) else _parts(item.content)
             messages.append({"role": item.role, "content": content})
         elif item.kind.endswith("_output"):
             content = item.output if isinstance(item.output, str) else _parts(item.output)
             messages.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
-        elif item.kind != "reasoning":
+        else:
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1].setdefault("tool_calls", []).append(_call(item))
+        if thought and item.kind != "reasoning" and messages[-1]["role"] == "assistant":
+            messages[-1]["reasoning_content"], thought = thought, None
     return messages
 
 

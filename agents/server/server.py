@@ -7,10 +7,12 @@ import socket
 from collections.abc import Iterator
 from urllib.parse import quote
 
+from ...envs.serving.ports import bound_socket
 from ...errors import ConfigError, DeadlineError, MissingPackageError
 from ..base import Generator, Sampling
 from ..chat import ChatAgent
-from .session import Session, SessionRecord
+from .branches import SessionRecord
+from .session import Session
 
 try:
     import uvicorn
@@ -60,6 +62,7 @@ class Server:
             lifespan="off",
             proxy_headers=False,
             ws="none",
+            backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )
@@ -72,7 +75,7 @@ class Server:
         Raises:
             ConfigError: Nobody may listen there.
         """
-        listener = _listener(self._host, self._port)
+        listener = bound_socket(self._host, self._port)
         self._port = listener.getsockname()[1]
         self._task = asyncio.create_task(self._serve(listener))
         try:
@@ -141,15 +144,3 @@ class _OnLoop(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on host {host!r}, port {port}: {error}") from error
-    return listener

@@ -15,13 +15,14 @@ from ..base import Completion, Generator, Sampling, StopReason
 from ..chat import ChatAgent
 from ..conversation import ChatConversation
 from ..images import Images
-from ..sequence import Sequence as TokenSequence
 from .answers import Answer, Read, Reader, before_stop, finish_reason
-from .branches import joined
-from .canonical import Form, Json, form_of, tools_form
+from .branches import SessionRecord, joined
+from .canonical import Form, Json, form_of
+from .history import Branch, Given, History
+from .known_messages import KnownMessages
 from .retries import Asked, Requests
 from .texts import KnownTexts
-from .tree import Node, Shown, Turn, checksum, show
+from .tree import Node, Shown, Turn, branch_of, checksum, show
 
 _RAW = b"raw"  # the root of conversations that no template is put around
 
@@ -37,6 +38,7 @@ class ChatAsk:
     Attributes:
         messages: The whole history, as `canonical.chat_messages` returns it.
         sampling: How to sample.
+        forms: What each message says, where that is known already.
         tools: OpenAI function schemas that the model is told of.
         takes_calls: Whether its calls are read.
         is_parallel: Whether an answer may have several.
@@ -46,6 +48,7 @@ class ChatAsk:
 
     messages: list[Message]
     sampling: Sampling
+    forms: list[Form] | None = None
     tools: list[Json] | None = None
     takes_calls: bool = True
     is_parallel: bool = True
@@ -64,23 +67,6 @@ class TextAsk:
 
 
 @dataclass(frozen=True)
-class SessionRecord:
-    """What a session came to.
-
-    Attributes:
-        sequences: One or more for each branch; each sampled token is an action in exactly one.
-        stop_reasons: Why each turn's completion ended, in the order of the answers.
-        conversations: Each branch as chat, for eyes and reward functions.
-        turns: The numbers of each branch's turns.
-    """
-
-    sequences: tuple[TokenSequence, ...]
-    stop_reasons: tuple[StopReason, ...]
-    conversations: tuple[tuple[Message, ...], ...]
-    turns: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
 class _Place:
     """Where a request goes on: what it shows there, and the forms that this is known by later."""
 
@@ -89,6 +75,7 @@ class _Place:
     shown: Shown
     forms: list[Form]
     read: Callable[[Action], Read]
+    branch: Branch | None
 
 
 class Session:
@@ -121,12 +108,14 @@ class Session:
         self.failure: Exception | None = None  # the last that is no client's doing
         self.outgrown: ContextLengthError | None = None  # the last prompt that left no room for an answer
         self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
+        self.known = KnownMessages()
         self._generator = generator
         self._timeout_s = timeout_s
         self._reader = Reader(opens_thought=agent.opens_thought)
         self._roots: dict[Form, Node] = {}
         self._texts = KnownTexts()
         self._stop_reasons: list[StopReason] = []
+        self._history = History()
 
     @property
     def max_context(self) -> int:
@@ -169,6 +158,7 @@ class Session:
             stop_reasons=tuple(self._stop_reasons),
             conversations=tuple(tuple(each.messages) for each in conversations),
             turns=tuple(map(tuple, turns)),
+            history=self._history.counts,
         )
 
     async def close(self) -> None:
@@ -182,8 +172,8 @@ class Session:
         return await self.requests.once(asked or Asked(os.urandom(16)), answer)
 
     def _place_of_chat(self, ask: ChatAsk) -> _Place:
-        root = self._root(tools_form(ask.tools), ask.tools)
-        forms = [form_of(message) for message in ask.messages]
+        root = self._root(self.known.form_of_tools(ask.tools), ask.tools)
+        forms = ask.forms or [form_of(message) for message in ask.messages]
         node, held = root.find(forms)
         shown = ask.messages[held:]
         num_results = next((at for at, each in enumerate(shown) if each["role"] != "tool"), len(shown))
@@ -193,7 +183,9 @@ class Session:
             takes_calls = ask.takes_calls and bool(ask.tools)
             return self._reader.read(action, ask.sampling.stop, takes_calls=takes_calls, is_parallel=ask.is_parallel)
 
-        return _Place(ask, node, shown, forms[held:], read)
+        return _Place(
+            ask, node, shown, forms[held:], read, branch_of(self._roots.values(), node, ask.messages, forms, held)
+        )
 
     def _place_of_text(self, ask: TextAsk) -> _Place:
         node, held = self._texts.find(ask.prompt)
@@ -204,7 +196,8 @@ class Session:
             return Read(said, None, (), [], [], stopped_by)
 
         shown = RawText(rest) if isinstance(rest, str) else rest
-        return _Place(ask, node or self._root(_RAW, None), shown, [], read)
+        node = node or self._root(_RAW, None)
+        return _Place(ask, node, shown, [], read, branch_of(self._roots.values(), node))
 
     def _root(self, form: Form, tools: list[Json] | None) -> Node:
         if form not in self._roots:
@@ -222,27 +215,39 @@ class Session:
         try:
             completions = await self._sampled(prompt_ids, images, samplings)
             twins = [base, *(base.fork() for _ in samplings[1:])]
-            return [
+            answers = [
                 self._add(place, twin, completion, each)
                 for twin, completion, each in zip(twins, completions, samplings, strict=True)
             ]
+            self._count(place)
         except Exception as error:
             self.failure = error
             raise
+        else:
+            return answers
         finally:
             place.node.num_running -= 1
+
+    def _count(self, place: _Place) -> None:
+        ask, node = place.ask, place.node
+        known = list(node.known_in(ask.messages)) if isinstance(ask, ChatAsk) else []
+        self._history.add(known, is_continued=node.turn is not None, branch=place.branch, n=ask.n)
 
     async def _sampled(
         self, prompt_ids: NDArray[np.int32], images: Images, samplings: Sequence[Sampling]
     ) -> list[Completion]:
         name = f"{self.name}/{self.num_turns}"
+        asked = [
+            self._generator.generate(prompt_ids, sampling, images or None, f"{name}.{index}")
+            for index, sampling in enumerate(samplings)
+        ]
         deadline = asyncio.timeout(self._timeout_s)
         try:
-            async with deadline, asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._generator.generate(prompt_ids, sampling, images or None, f"{name}.{index}"))
-                    for index, sampling in enumerate(samplings)
-                ]
+            async with deadline:
+                if len(asked) == 1:
+                    return [await asked[0]]
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(each) for each in asked]
         except ExceptionGroup as errors:  # one failed, and the others were cancelled
             raise errors.exceptions[0] from None
         except TimeoutError as error:
@@ -253,11 +258,15 @@ class Session:
 
     def _add(self, place: _Place, conversation: ChatConversation, completion: Completion, sampling: Sampling) -> Answer:
         ask, prompt_ids, images = place.ask, conversation.prompt_ids(), conversation.prompt_images()
-        read = place.read(conversation.record(completion, sampling))
+        action = conversation.record(completion, sampling)
+        read = place.read(action)
         number = len(self._stop_reasons)
         self._stop_reasons.append(completion.stop_reason)
         turn = Turn(number, place.shown, checksum(prompt_ids, images), completion, sampling)
         child = Node(turn, place.node, read.problems, conversation)
+        if isinstance(ask, ChatAsk):
+            child.given = Given(read.content, read.thought, read.calls, str(action))
+            child.num_messages = len(ask.messages) + 1
         place.node.add(child, place.forms, read.forms)
         if not images:  # token ids alone say nothing of them
             self._texts.add(conversation.prompt_ids(), child)

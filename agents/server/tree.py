@@ -1,7 +1,7 @@
 """The tree of a session's turns: which of them a request goes on from."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..base import Completion, Sampling
 from ..conversation import ChatConversation
 from ..images import Images, fingerprint
 from .canonical import Form
+from .history import Branch, Given
 
 Shown = list[Message] | RawText | NDArray[np.int32]
 """What came before an answer: messages, text, or token ids."""
@@ -49,6 +50,8 @@ class Node:
     parent: "Node | None" = None
     problems: list[Message] = field(default_factory=list)  # of calls that nobody could read; the model is told next
     conversation: ChatConversation | None = None
+    given: Given | None = None  # what the client was given, where it asked with messages
+    num_messages: int = 0  # up to and with the answer
     children: list["Node"] = field(default_factory=list)
     num_running: int = 0  # requests that go on from here
     _lengths: set[int] = field(default_factory=set)
@@ -86,6 +89,14 @@ class Node:
     def is_taken(self) -> bool:
         """Whether some request goes on from here, or did."""
         return bool(self.children) or self.num_running > 0
+
+    def known_in(self, messages: Sequence[Message]) -> Iterator[tuple[Given, Message]]:
+        """Yield each answer up to here, the last one first, and the message that it came back as."""
+        node: Node | None = self
+        while node is not None:
+            if node.given is not None:
+                yield node.given, messages[node.num_messages - 1]
+            node = node.parent
 
     def path(self) -> list[Turn]:
         """Return its turns from the first on."""
@@ -144,3 +155,25 @@ def show(conversation: ChatConversation, shown: Shown) -> None:
 def checksum(token_ids: NDArray[np.int32], images: Images) -> int:
     """Return a number that tells prompts apart."""
     return zlib.crc32(fingerprint(token_ids, images))
+
+
+def branch_of(
+    roots: Iterable[Node], node: Node, messages: Sequence[Message] = (), forms: Sequence[Form] = (), held: int = 0
+) -> Branch | None:
+    """Say why a request begins a branch; None where it begins none.
+
+    Args:
+        roots: Of all that the session knows, one for each set of tools.
+        node: Where the request goes on.
+        messages: What it holds; nothing where it holds a text.
+        forms: Theirs.
+        held: How many of its messages the node has.
+    """
+    roots = list(roots)
+    is_first = not any(root.is_taken for root in roots)
+    if is_first or (node.turn is not None and not node.is_taken):
+        return None
+    if any(message["role"] == "assistant" for message in messages[held:]):
+        is_known = any(root.find(forms)[1] > held for root in roots)
+        return Branch.TOOLS if is_known else Branch.EDITED
+    return Branch.NEW if node.turn is None else Branch.REPEATED

@@ -1,5 +1,6 @@
-"""`turngym envs serve ID`: an environment as a server, over HTTP and, with --mcp, the Model Context Protocol."""
+"""`turngym envs serve ID`: an environment as a server over HTTP, and over the Model Context Protocol (MCP)."""
 
+import asyncio
 import os
 import secrets
 from collections.abc import Sequence
@@ -13,6 +14,22 @@ from .wire import KEY_VARIABLE
 
 BACKLOG = 2048
 _GRACE_S = 10  # for requests that run when the server is told to stop
+
+
+def serve_by_stdio(factory: EnvFactory, tasks: Sequence[Task] | None, limits: ServeLimits) -> int:
+    """Speak MCP over standard input and output until the client ends it; return the exit code.
+
+    Raises:
+        MissingPackageError: A package is missing.
+    """
+    try:
+        from .mcp_stdio import serve_stdio
+    except ImportError as error:
+        raise MissingPackageError(f"--stdio needs the package mcp: pip install 'turngym[mcp]' ({error})") from error
+    from .service import EnvService
+
+    asyncio.run(serve_stdio(EnvService(factory, limits, tasks)))
+    return 0
 
 
 def serve(

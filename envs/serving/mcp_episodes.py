@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from ...errors import ToolError
 from ..messages import Message, RawText, as_messages
 from ..tools.calls import Schema
+from ..tools.media import part_text
 from ..tools.toolbox import Content, Toolbox
 from .service import EnvService
 from .wire import encoded, observation_of
@@ -92,13 +93,14 @@ class StepEpisode:
             task = self._service.task_at(arguments.get("split", "train"), 0, arguments.get("index", 0))
             told = await self._service.begin(task, None)
             self._key = told["session_id"]
-            return _text(told["observation"])
+            return _with_images(_text(told["observation"]), told["observation"])
         if name != "step":
             raise ToolError(f"there are the tools reset and step, and no {name!r}")
         if self._key is None:
             raise ToolError("no episode is running; call reset first")
         told = await self._service.step(self._key, str(arguments.get("action", "")), None)
-        return encoded({**told, "observation": _text(told["observation"])}).decode()
+        said = encoded({**told, "observation": _text(told["observation"])}).decode()
+        return _with_images(said, told["observation"])
 
     async def close(self) -> None:
         """End the episode."""
@@ -117,6 +119,15 @@ def _text(observation: Any) -> str:  # Any: it is JSON
     return "\n".join(f"{message['role']}: {_said(message)}" for message in messages)
 
 
+def _with_images(text: str, observation: Any) -> Content:  # Any: as above
+    """Return a text, and behind it the images that it names."""
+    messages = as_messages(observation_of(observation, "environment"), "environment")
+    contents = [] if isinstance(messages, RawText) else [message["content"] for message in messages]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    images = [dict(part) for part in parts if part.get("type") == "image_url"]
+    return [{"type": "text", "text": text}, *images] if images else text
+
+
 def _said(message: Message) -> str:
     content = message["content"]
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+    return content if isinstance(content, str) else "".join(map(part_text, content))

@@ -6,6 +6,7 @@ import pydantic_core
 
 from ...errors import ToolError, ToolServerError
 from .calls import Schema
+from .media import media_text, part_text
 from .toolbox import Content
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def content_of(result: "CallToolResult", *, with_images: bool) -> Content:
             raise ToolError(text or "the tool failed and does not say why")
         return text
     if result.is_error:
-        raise ToolError("\n".join(part.get("text", "[image]") for part in parts))
+        raise ToolError("\n".join(map(part_text, parts)))
     return parts
 
 
@@ -71,7 +72,7 @@ def _part(block: Any, with_images: bool) -> dict[str, Any]:  # Any: a union of t
     if block.type == "image" and with_images:
         return {"type": "image_url", "image_url": {"url": f"data:{block.mime_type};base64,{block.data}"}}
     if block.type in ("image", "audio"):
-        return _text(f"[{block.type} of type {block.mime_type}, {len(block.data) * 3 // 4} bytes]")
+        return _text(media_text(block.type, block.mime_type, block.data))
     if block.type == "resource":
         text = getattr(block.resource, "text", None)
         return _text(f"[{block.resource.uri}]" if text is None else text)

@@ -69,4 +69,5 @@ def unexpanded(token_ids: NDArray[np.int32], images: Images) -> list[int]:
         ids += token_ids[at : placed.start].tolist()
         ids += placed.marker
         at = placed.stop
-    return ids + token_ids[at:].tolist()
+    ids += token_ids[at:].tolist()
+    return ids

@@ -31,6 +31,7 @@ def sampling_params(sampling: Sampling) -> Any:
         logprobs=0,
         flat_logprobs=True,
         detokenize=bool(sampling.stop),
+        skip_special_tokens=False,  # a stop string may be one, such as the mark that closes a tool call
         include_stop_str_in_output=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )

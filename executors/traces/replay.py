@@ -3,8 +3,9 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from ...agents.tokenizer import Codec, load_tokenizer
 from ...envs.factory import EnvFactory
 from ...errors import EngineError
 from ...sandbox.registration import close_shared
+from ..agent_file import AgentFileExecutor, make_executor
 from ..engines.scripted import Reply, Request, ScriptedEngine
 from ..env_pool import EnvPool
-from ..multi_turn import MultiTurn
 from ..options import RolloutOptions
 from ..store import Complain
 from ..trajectory import Trajectory, TurnEnd
@@ -29,6 +30,9 @@ from .run_settings import EpisodeSettings, environment, episode_settings, group,
 from .terminal import console, one_line, shown
 from .turns import turns_of
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 MOST_AT_ONCE = 32
 MOST_DIFFERENCES = 20
 
@@ -36,6 +40,10 @@ _STOP_REASONS: dict[TurnEnd | None, StopReason] = {
     TurnEnd.STOP: StopReason.STOP,
     TurnEnd.ABORT: StopReason.ABORT,
 }  # all others are limits
+_ASKS_FOR_MORE = (
+    "its execute asks for more completions than were kept; those that it threw away are not in the recording, and such "
+    "an episode cannot be replayed"
+)
 
 
 @dataclass(frozen=True)
@@ -66,11 +74,18 @@ class Tape:
 class Player:
     """Plays recorded episodes anew, as a rollout actor would."""
 
-    def __init__(self, agent: ChatAgent, env: EnvFactory, settings: EpisodeSettings, decode: Decode) -> None:
+    def __init__(
+        self,
+        agent: ChatAgent,
+        env: EnvFactory,
+        settings: EpisodeSettings,
+        tokenizer: "PreTrainedTokenizerBase",
+        decode: Decode,
+    ) -> None:
         self._settings = settings
         self._decode = decode
         self._pool = EnvPool(settings.num_env_threads)
-        self._executor = MultiTurn(agent, env, self._pool, settings.limits)
+        self._executor = make_executor(agent, env, self._pool, settings.limits, tokenizer)
         self._limit = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def play(self, recorded: Recorded) -> Replay:
@@ -80,7 +95,10 @@ class Player:
         engine = ScriptedEngine(tape, max_context=self._settings.max_context)
         async with self._limit:
             now = await self._executor.run(old.task, old.attempt, engine, self._settings.sampling)
-        return Replay(recorded, now, first_difference(old, now, self._decode, ran_out=tape.ran_out))
+        difference = first_difference(old, now, self._decode, ran_out=tape.ran_out)
+        if difference is not None and tape.ran_out and isinstance(self._executor, AgentFileExecutor):
+            difference = replace(difference, now=_ASKS_FOR_MORE)
+        return Replay(recorded, now, difference)
 
     async def play_all(self, episodes: Sequence[Recorded], progress: Progress) -> list[Replay]:
         """Play many beside each other; the order stays."""
@@ -124,6 +142,7 @@ def replay(run: Path, selection: Selection, options: ReplayOptions, complain: Co
         ),
         env,
         episode_settings(tree),
+        tokenizer,
         lambda ids: codec.decode(np.asarray(ids, np.int32)),
     )
     with Progress("replaying", len(episodes)) as progress:

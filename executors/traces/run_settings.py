@@ -3,16 +3,20 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ...agents.base import Sampling
+from ...agents.frameworks.factory import KINDS
 from ...envs.factory import EnvFactory
 from ...envs.openrlhf.env import agent_file
+from ...envs.openrlhf.recognise import is_agent_file
 from ...envs.options import DataOptions, EnvPoolOptions, RewardOptions
 from ...envs.resolution import resolve
 from ...errors import ConfigError
 from ..limits import Limits
 from ..options import RolloutOptions
+from ..run_agent import asks_server
 from .options import ReplayOptions
 
 Options = TypeVar("Options")
@@ -42,7 +46,13 @@ def environment(tree: Tree, options: ReplayOptions) -> EnvFactory:
     if agent is None:
         raise ConfigError("no config.yaml is near the episodes to say what was played; give --agent env:NAME")
     kind, _, spec = agent.partition(":")
-    if kind == "func" and spec:
+    is_file = kind == "func" and _may_be_agent_file(spec)
+    if kind in KINDS and (not is_file or asks_server(str(Path(spec).expanduser().resolve()))):
+        raise ConfigError(
+            f"--agent {agent} is an agent of its user's own: it asks for completions as it likes, and no environment "
+            "answers them, so it cannot be replayed; `turngym traces rescore` scores its episodes anew"
+        )
+    if is_file:
         arguments = dict(tree.get("agent_args") or {}) if agent == own else {}
         return agent_file(spec, {**arguments, **options.agent_args})
     if kind != "env" or not spec:
@@ -56,6 +66,11 @@ def environment(tree: Tree, options: ReplayOptions) -> EnvFactory:
         # It was allowed only for an environment that takes it.
         arguments = {"remote_url": url, "timeout_s": group(tree, "reward", RewardOptions()).timeout_s, **arguments}
     return resolve(spec, {**arguments, **options.agent_args})
+
+
+def _may_be_agent_file(path: str) -> bool:
+    """Whether a file is one for OpenRLHF; one that is not there is refused as such."""
+    return is_agent_file(path) or (path.endswith(".py") and not Path(path).expanduser().exists())
 
 
 def model_of(tree: Tree, given: str | None) -> str:

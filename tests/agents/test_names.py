@@ -28,6 +28,7 @@ def test_importing_the_light_parts_imports_nothing_heavy():
     assert answer.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_chat_agent_itself_needs_no_transformers():
     code = "import sys, turngym.agents.chat; print('transformers' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

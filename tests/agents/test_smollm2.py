@@ -10,6 +10,7 @@ FOLDER = Path.home() / ".cache" / "turngym" / "smollm2-135m-instruct"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"{FOLDER} has not been made: run `make demo` once")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_system", [True, False])  # without, the template inserts its own
 def test_three_turns_equal_the_templates_own_rendering(with_system, completion_of, sampling):
     tokenizer = load_tokenizer(str(FOLDER))

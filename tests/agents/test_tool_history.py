@@ -133,6 +133,7 @@ def test_marks_of_calls_that_are_special_tokens_are_read(tokenizer_of, completio
         assert action.parsed.content == written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen2_5", "gptoss"])
 def test_arguments_that_are_nested_deeply_end_no_episode(name, tokenizer_of, completion_of, sampling):
     for depth in (40, 600, 2000):

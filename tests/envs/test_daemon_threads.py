@@ -26,6 +26,7 @@ async def test_what_would_stop_the_callers_loop_becomes_an_error(raised: BaseExc
         await DaemonThreads(1, "t").call(_raise, raised, timeout_s=10, what="it")
 
 
+@pytest.mark.slow
 async def test_hung_calls_are_given_up_and_replaced() -> None:
     threads = DaemonThreads(2, "t")
     release = threading.Event()
@@ -37,6 +38,7 @@ async def test_hung_calls_are_given_up_and_replaced() -> None:
     assert results[4:] == ["done"] * 4
 
 
+@pytest.mark.slow
 async def test_the_deadline_does_not_count_the_wait_for_a_thread() -> None:
     threads = DaemonThreads(1, "t")
     calls = [threads.call(time.sleep, 0.15, timeout_s=0.6, what="it") for _ in range(6)]

@@ -11,6 +11,7 @@ def task(label: Any, prompt: Any = "What is 1/2 + 1/3?") -> dict[str, Any]:
     return {"task": Task(id="row 7", prompt=prompt, label=label)}
 
 
+@pytest.mark.slow
 async def test_an_episode_is_one_problem_and_one_reward() -> None:
     env = Math(deadline_s=60, system_prompt="Be brief.", instruction="Use a box.")
     messages, _ = await env.reset(options=task("5/6"))

@@ -30,6 +30,7 @@ def decide(label: str, answer: str) -> bool:
     return verdicts.pop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("label", "answer"),
     [
@@ -49,6 +50,7 @@ def test_numbers_that_differ_by_little_differ(label: str, answer: str) -> None:
     assert not decide(label, answer)
 
 
+@pytest.mark.slow
 def test_rationals_are_equal_in_every_form_and_only_to_themselves() -> None:
     random.seed(0)
     for _ in range(25):
@@ -368,6 +370,7 @@ def test_off_the_main_thread(grader: MathGrader) -> None:
     assert [verdict.is_correct for verdict in verdicts] == [True]
 
 
+@pytest.mark.slow
 async def test_cancelling_leaves_the_grader_usable(grader: MathGrader) -> None:
     call = asyncio.create_task(grader.grade(r"\boxed{\sum_{k=1}^{10^{9}} \sin(k^2)^{k}}", "7"))
     await asyncio.sleep(0.5)
@@ -377,6 +380,7 @@ async def test_cancelling_leaves_the_grader_usable(grader: MathGrader) -> None:
     assert (await grader.grade(rf"\boxed{{{math.factorial(20)}}}", "20!")).is_correct
 
 
+@pytest.mark.slow
 def test_somebody_elses_decimal_precision_changes_nothing():
     with decimal.localcontext(prec=3):
         assert is_right("0.30000000000000004", "0.3")

@@ -12,6 +12,7 @@ def run(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports",
     [
@@ -26,6 +27,7 @@ def test_any_order_of_imports_makes_a_builtin(imports: str) -> None:
     assert "whole number" in run(f"{imports}\nprint(gymnasium.make('turngym/Guess-v0').reset(seed=1)[0])")
 
 
+@pytest.mark.slow
 def test_gymnasium_keeps_its_own_loader_after_the_hook() -> None:
     code = (
         "import sys, turngym; before = list(sys.meta_path); import gymnasium\n"

@@ -142,6 +142,7 @@ def test_work_in_the_one_commit_is_no_attempt(command):
     assert history_attempts([command]) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)  # reading each word's rest anew would take hours
 @pytest.mark.parametrize("word", ["git -c ", "git x ", "git -git ", "/.git_", "git diff a ", "\n;git"])
 def test_long_commands_take_no_time(word):

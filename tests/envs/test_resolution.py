@@ -72,6 +72,7 @@ def test_a_module_or_file_of_the_users(folder: Path, spec: str) -> None:
     assert factory.tasks("train", 1)[0].seed != factory.tasks("eval", 1)[0].seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["my_envs:Mine", "my_envs.py:Mine"])
 def test_a_factory_works_in_another_process_and_folder(folder: Path, tmp_path: Path, spec: str) -> None:
     (tmp_path / "factory.pickle").write_bytes(pickle.dumps(resolve(spec, {"times": 3})))

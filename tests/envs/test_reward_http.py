@@ -69,6 +69,7 @@ async def test_an_answer_that_is_no_reward_is_not_asked_for_again() -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.slow
 async def test_a_real_server_through_remote_url() -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

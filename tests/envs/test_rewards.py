@@ -104,6 +104,7 @@ async def test_a_plain_function_runs_off_the_event_loop(write) -> None:
     assert threads[0].reward != threading.get_ident() % 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "async "])
 async def test_a_blocking_function_leaves_the_event_loop_free(write, prefix: str) -> None:
     reward = write(f"import time\n{prefix}def reward_func(q, p, l):\n    time.sleep(0.5)\n    return [1.0]")
@@ -137,6 +138,7 @@ async def test_a_timeout_inside_is_the_functions_own_failure(write) -> None:
             await score(reward)
 
 
+@pytest.mark.slow
 async def test_some_hung_calls_leave_the_others_their_verdicts(write) -> None:
     body = (
         "import asyncio\nasync def reward_func(queries, prompts, labels):\n"

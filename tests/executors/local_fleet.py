@@ -155,7 +155,15 @@ class LocalFleet:
 
     async def _run(self, order: Order, seat: Seat) -> Outcome:
         runs = [
-            retrying(self.executor, order.task, number, seat.failover, order.sampling, max_retries=self._max_retries)
+            retrying(
+                self.executor,
+                order.task,
+                number,
+                seat.failover,
+                order.sampling,
+                max_retries=self._max_retries,
+                backoff_s=0.01,
+            )
             for number in order.numbers
         ]
         self._num_orders += 1

@@ -80,6 +80,7 @@ async def run(executor: MultiTurn, engine: ScriptedEngine, **options):
         return await executor.run(TASK, 0, engine, options.pop("sampling", SAMPLING), **options)
 
 
+@pytest.mark.slow
 async def test_a_published_agent_keeps_every_token(executor, saying, ids):
     """Its three turns, laid out by hand: prompt, what was sampled with its end token, feedback as it is."""
     multi_turn = executor(FILES / "agent_func.py")

@@ -11,14 +11,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "executors"
 FIELDS = {"name", "value", "unit", "baseline", "baseline_value", "ratio", "goal", "met", "where"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("episodes", marks=pytest.mark.slow),
-        pytest.param("memory", marks=pytest.mark.slow),
-        pytest.param("engine_ratio", marks=pytest.mark.soak),  # starts vLLM, and may have to fetch a model
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["episodes", "memory", "engine_ratio"])
 def test_the_last_line_holds_the_numbers(name):
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)

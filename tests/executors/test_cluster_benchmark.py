@@ -126,6 +126,7 @@ def test_a_cancelled_request_frees_its_place(engine, request_of):
     assert engine.num_tokens == pytest.approx(6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ahead", "bound", "update"), [(0, 0, DRAIN), (1, 1, KEEP), (2, 3, DRAIN), (2, 3, RECOMPUTE), (3, 5, KEEP)]
 )
@@ -143,6 +144,7 @@ def test_a_run_keeps_its_bound_and_expires_nothing(ahead, bound, update, cluster
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_the_last_line_holds_the_numbers(tmp_path):
     command = [sys.executable, str(FOLDER / "cluster.py"), "--quick", "--picture", str(tmp_path / "async.png")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
+import pytest
 
 from turngym.agents.base import Sampling
 from turngym.envs.builtin.code_sandbox import CodeSandbox
@@ -55,6 +56,7 @@ def test_a_program_is_written_tried_and_submitted(multi_turn) -> None:
     assert num_sessions == 0
 
 
+@pytest.mark.slow
 def test_the_tools_output_is_neither_an_action_nor_an_answer(multi_turn) -> None:
     task = Task("t", prompt="6 times 7?", label="42")
     call = "```python\nprint(r'\\boxed{' + str(6 * 7) + '}')\n```"

@@ -71,6 +71,7 @@ async def test_the_outer_of_two_expires():
     assert not inner.has_expired
 
 
+@pytest.mark.slow
 async def test_those_that_are_over_are_swept_out_and_the_others_stay():
     expired = []
 

@@ -105,13 +105,14 @@ def test_every_role_looks_at_its_start(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("shown", [pytest.param(None, marks=pytest.mark.soak), "2,3"])
 def test_under_ray(shown):
     """Two engines of one GPU, with and without Ray's own variable, then one of two; then who asks for none."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     environment |= {} if shown is None else {VARIABLE: shown}
     done = subprocess.run(
-        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=270, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

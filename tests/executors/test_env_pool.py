@@ -65,6 +65,7 @@ async def until(condition, timeout_s=30.0):
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_stuck_environments_hold_up_nobody(byte_agent, blocks):
     """200 episodes pass through 4 threads while 8 environments block for ever."""
     pool = EnvPool(4, close_timeout_s=0.1)
@@ -105,6 +106,7 @@ def test_stuck_environments_hold_up_nobody(byte_agent, blocks):
     assert len(blocks.closed) == 208
 
 
+@pytest.mark.slow
 def test_time_in_the_queue_does_not_count(byte_agent):
     class Naps(Blocks):
         def step(self, action):
@@ -261,6 +263,7 @@ def test_cancelling_an_async_environment_closes_it():
     assert closed == [1]
 
 
+@pytest.mark.slow
 def test_the_process_does_not_wait_for_stuck_threads():
     program = textwrap.dedent("""
         import asyncio, time

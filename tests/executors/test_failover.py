@@ -85,6 +85,7 @@ async def test_without_any_engine_a_request_waits_for_its_own():
     assert await request == [5]
 
 
+@pytest.mark.slow
 async def test_a_peer_that_is_revived_first_answers():
     dead_engine, own = alive(lambda request: [1])
     other_engine, other = alive(lambda request: [2])

@@ -26,7 +26,7 @@ from turngym.executors.ray_calls import call_all
 from turngym.executors.rollouts import Rollouts
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(120)]
 
 SAMPLING = Sampling(max_tokens=4)
 

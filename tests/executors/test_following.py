@@ -134,6 +134,7 @@ def follow(fleet: ActorFleet, schedule: RolloutSchedule, line: Line | None = Non
     learn(FollowingRollouts(schedule, fleet, line or Line(40), PACE, plan, NEVER), fleet, len(schedule.steps))
 
 
+@pytest.mark.slow
 def test_another_environment_is_named_by_step_serial_and_turn(fleet):
     class Longer(Wanders):
         async def reset(self, *, seed=None, options=None):

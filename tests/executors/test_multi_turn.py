@@ -105,6 +105,7 @@ def test_an_empty_completion_is_a_turn(play, echo):
     assert trajectory.reward == 1.0
 
 
+@pytest.mark.slow
 def test_time_running_out_drops_the_unfinished_turn(play, echo):
     slow = Reply([A, A], [-1.0, -1.0], latency_s=60.0)
     trajectory = asyncio.run(play(lambda: echo(turns=9), ScriptedEngine([[A], slow]), SAMPLING, max_seconds=0.3))
@@ -122,6 +123,7 @@ def test_time_running_out_before_any_reward_is_a_failure(play, echo):
     assert "max_seconds=0.1" in trajectory.failure.message
 
 
+@pytest.mark.slow
 def test_a_step_in_progress_gets_its_reward_when_the_time_runs_out(play):
     class Slow(AsyncEnv):
         async def reset(self, *, seed=None, options=None):

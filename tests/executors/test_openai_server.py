@@ -100,7 +100,8 @@ async def test_what_the_agent_returns_is_its_reward(play):
     assert trajectory.failure is None
     assert (trajectory.end_reason, trajectory.num_turns, trajectory.attempt) == (EndReason.TERMINATED, 2, 3)
     assert trajectory.rewards_per_turn.tolist() == [0.0, 2.0]
-    assert (trajectory.score, trajectory.extra_logs) == (1.0, {"length": 3.0})
+    assert (trajectory.score, trajectory.extra_logs["length"]) == (1.0, 3.0)
+    assert (trajectory.extra_logs["history/continued"], trajectory.extra_logs["history/thoughts_dropped"]) == (1.0, 0.0)
     assert trajectory.turn_ends == (TurnEnd.STOP, TurnEnd.STOP)
     assert [message["content"] for message in trajectory.messages] == ["How are you?", "fine", "Really?", "yes"]
     (sequence,) = trajectory.sequences
@@ -141,7 +142,8 @@ async def test_what_is_no_reward_is_a_failure(play, returned, message):
     assert len(trajectory.rewards_per_turn) == 0
 
 
-async def test_a_reward_function_scores_the_text_as_the_model_saw_it(play):
+async def test_a_reward_function_scores_the_last_answer_and_nothing_that_was_said_to_the_model(play):
+    """R64: what a tool says is no answer, even if it is the right one."""
     seen = []
 
     async def reward(queries, prompts, labels):
@@ -149,14 +151,13 @@ async def test_a_reward_function_scores_the_text_as_the_model_saw_it(play):
         return [Reward(0.5, 0.25, {"x": 1.0})]
 
     async def run(task, endpoint):
-        await ask(endpoint, "a", "b")
+        await ask(endpoint, "a", r"b \boxed{42}")
 
     trajectory = await play(run, reward=reward)
     first = "<|start|>user:a<|end|><|start|>assistant:"
-    whole = first + "fine<|end|><|start|>user:b<|end|><|start|>assistant:fine<|end|>"
-    assert seen == [([whole], [first], ["fine"])]
+    assert seen == [([first + "fine<|end|>"], [first], ["fine"])]
     assert trajectory.rewards_per_turn.tolist() == [0.0, 0.5]
-    assert (trajectory.score, trajectory.extra_logs) == (0.25, {"x": 1.0})
+    assert (trajectory.score, trajectory.extra_logs["x"]) == (0.25, 1.0)
 
 
 async def test_of_several_branches_the_last_answer_is_scored(play):
@@ -210,6 +211,7 @@ async def test_a_first_prompt_that_is_too_long(play):
     assert trajectory.failure.kind is FailureKind.PROMPT_TOO_LONG
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -279,6 +281,7 @@ async def test_no_answer_half_an_answer_and_more_than_one(play, said, kind):
     assert trajectory.failure.kind is kind
 
 
+@pytest.mark.slow
 async def test_out_of_time_there_is_no_reward_but_a_reward_function_has_something_to_score(play):
     async def run(task, endpoint):
         await ask(endpoint, "a")
@@ -295,6 +298,7 @@ async def test_out_of_time_there_is_no_reward_but_a_reward_function_has_somethin
     assert (trajectory.end_reason, trajectory.reward) == (EndReason.MAX_SECONDS, 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "end", "turn_end"),
     [
@@ -385,6 +389,7 @@ async def test_a_cancelled_episode_leaves_nothing_behind(chat_agent):
     calls.close()
 
 
+@pytest.mark.slow
 async def test_no_more_episodes_run_at_once_than_the_agent_bears(chat_agent):
     most = num_running = 0
 

@@ -33,6 +33,7 @@ def test_a_retried_episode_starts_afresh(multi_turn, echo, task):
     assert calls == ["reset", "step A", "step A", "close", "reset", "step C", "step D", "step E", "close"]
 
 
+@pytest.mark.slow
 def test_a_hundred_episodes_with_missing_logprobs_and_aborts(multi_turn, echo):
     """R45: whatever the engine leaves out, arrays have one length and attempts keep their names."""
     rng = np.random.default_rng(0)
@@ -184,6 +185,7 @@ def test_pauses_are_bounded_and_drawn():
     assert pause_s(3, 0.0) == 0.0
 
 
+@pytest.mark.slow
 async def test_an_environment_that_raises_only_sometimes_costs_no_attempt(multi_turn):
     """A third of all steps fail at random: with retries every attempt ends valid, its first failures told."""
     rng = np.random.default_rng(0)
@@ -208,6 +210,7 @@ async def test_an_environment_that_raises_only_sometimes_costs_no_attempt(multi_
     assert executor.env_pool.stats().families["Moody"].num_opened == 0
 
 
+@pytest.mark.slow
 def test_seeds_are_the_same_in_every_process():
     program = "from turngym.executors.retry import stable_seed as s; print(s('gsm8k/é', 3, 1), s('t', 0, 0, 7))"
     here = f"{stable_seed('gsm8k/é', 3, 1)} {stable_seed('t', 0, 0, 7)}\n"

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import shutil
 from pathlib import Path
 
 import httpx
@@ -9,14 +10,18 @@ import pytest
 
 from turngym.agents.base import Sampling
 from turngym.agents.frameworks.factory import resolve_agent
+from turngym.agents.tokenizer import load_tokenizer
 from turngym.envs.base import Env
+from turngym.envs.builtin.mixture import Mixture
 from turngym.envs.factory import EnvFactory
 from turngym.envs.options import EnvPoolOptions
 from turngym.envs.task import Task
+from turngym.envs.tools.tool_env import ToolEnv
+from turngym.errors import ConfigError
 from turngym.executors.branching import Branching
 from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.lockstep import Lockstep
-from turngym.executors.engines.scripted import ScriptedEngine
+from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.engines.vllm import VllmConfig
 from turngym.executors.failover import Failover
 from turngym.executors.fleet_engine import Burst
@@ -44,9 +49,15 @@ class Recording(ScriptedEngine):
 def actor(tiny_model: Path, echo):
     """Make an actor whose engine is scripted."""
 
-    def make(determinism_seed: int | None, env_class: type[Env] = echo, env: EnvFactory | None = None, **options):
+    def make(
+        determinism_seed: int | None,
+        env_class: type[Env] = echo,
+        env: EnvFactory | None = None,
+        model: str | None = None,
+        **options,
+    ):
         config = RolloutConfig(
-            VllmConfig(str(tiny_model), "float32", max_context=256),
+            VllmConfig(model or str(tiny_model), "float32", max_context=1024),
             env or EnvFactory("echo", env_class),
             Limits(max_turns=2),
             determinism_seed=determinism_seed,
@@ -94,6 +105,7 @@ async def test_a_failed_attempt_leaves_its_seat(actor, monkeypatch):
     await deterministic.close()
 
 
+@pytest.mark.slow
 async def test_attempts_that_branch_off_sample_in_lockstep_from_then_on(actor, echo):
     """Nobody waits for one that has not branched off; all wait for one that has, if its fork failed too."""
 
@@ -175,6 +187,24 @@ async def test_only_members_that_can_fork_do(actor, echo):
     assert [[t.branch_of for t in group.trajectories] for group in groups] == [[None, (0, 0)], [None, None]]
 
 
+async def test_an_engine_that_gives_no_logprobs_is_refused_before_any_episode(actor, tmp_path):
+    class Mute(ScriptedEngine):
+        async def start(self):
+            self.is_started = True
+
+    file = tmp_path / "agent.py"
+    file.write_text("def run(task, base_url, api_key):\n    return 1.0\n")
+    hosting = actor(None, env=resolve_agent(f"func:{file}"))
+    hosting._engine = Mute([Reply([65], None), Reply([65], [-0.5])])
+    async with asyncio.timeout(60):
+        with pytest.raises(ConfigError, match=r"log-probabilities .* this engine gives none"):
+            await hosting.start()
+        assert hosting._engine.is_started
+        await hosting._executor.check(hosting._engine)
+        await hosting._executor.close()
+
+
+@pytest.mark.slow
 async def test_a_users_agent_runs_beside_the_engine(actor, tmp_path):
     file = tmp_path / "agent.py"
     file.write_text("""
@@ -199,3 +229,79 @@ def run(task, base_url, api_key):
         await hosting.close()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{hosting._executor.server.url}/health")
+
+
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+CALL = '[TOOL_CALLS]add[ARGS]{"a": 2}'
+MISFIT = "{# <\uff5ctool▁call▁begin\uff5c> #}{{ tools | tojson if tools }}"  # marks that are no tokens of the model's
+
+
+@pytest.fixture
+def model_with(tiny_model: Path, tmp_path: Path):
+    """Return the tiny model with something before its chat template."""
+
+    def make(template: str) -> str:
+        folder = tmp_path / "model"
+        shutil.copytree(tiny_model, folder)
+        tokenizer = load_tokenizer(str(tiny_model))
+        tokenizer.chat_template = template + str(tokenizer.chat_template)
+        tokenizer.save_pretrained(folder)
+        return str(folder)
+
+    return make
+
+
+ASKS = """
+import httpx
+
+def run(task, base_url, api_key):
+    headers = {"authorization": f"Bearer {api_key}"}
+    body = {"messages": [{"role": "user", "content": task.prompt}], "tools": TOOLS}
+    answer = httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=60)
+    (call,) = answer.raise_for_status().json()["choices"][0]["message"]["tool_calls"]
+    return float(call["function"]["name"] == "add")
+"""
+
+
+@pytest.mark.parametrize("how", ["named", "guessed"])
+async def test_calls_are_read_as_the_run_says_or_the_template(actor, model_with, tmp_path, how):
+    """By environments with tools and by the sessions of users' agents."""
+    model = model_with("" if how == "named" else "{# [TOOL_CALLS] #}{{ tools | tojson if tools }}")
+    options = {"model": model, "tool_parser": "mistral" if how == "named" else None}
+    own = actor(None, env=EnvFactory("Adds", ToolEnv, {"tools": [add]}), **options)
+    assert [call.name for call in own._executor.agent.reader(TOOLS).read(CALL).calls] == ["add"]
+    (tmp_path / "agent.py").write_text(f"TOOLS = {TOOLS!r}\n{ASKS}")
+    hosting = actor(None, env=resolve_agent(f"func:{tmp_path / 'agent.py'}"), **options)
+    ids = hosting._executor.agent.codec.encode(f"{CALL}<|end|>").tolist()
+    hosting._engine = ScriptedEngine([ids])
+    hosting._generator = hosting._failover = Failover(hosting._engine)
+    async with asyncio.timeout(60):
+        await hosting._executor.start()
+        await hosting.begin_update()
+        await hosting.finish_update(1)
+        group = await hosting.run_group(Task(id="a", prompt="go"), (0,), Sampling(len(ids)))
+        await hosting.close()
+    assert [(t.failure, t.reward) for t in group.trajectories] == [(None, 1.0)]
+
+
+@pytest.mark.slow  # vLLM's parsers
+def test_a_parser_that_does_not_fit_is_refused_at_the_start(actor, echo, model_with, tmp_path, caplog):
+    """Be it named, or what the template suggests where tools are known to be there; else the log says so."""
+    model, tools = model_with(MISFIT), EnvFactory("Adds", ToolEnv, {"tools": [add]})
+    message = r"'deepseek_v31' is not made for this model's tokenizer: .*; give --rollout\.tool_parser .*"
+    with pytest.raises(ConfigError, match=message + r"; it was taken since the chat template holds .*tool▁call▁begin"):
+        actor(None, env=tools, model=model)
+    with pytest.raises(ConfigError, match=message):
+        actor(None, model=model, tool_parser="deepseek_v31")
+    actor(None, env=tools, model=model, tool_parser="json")
+    actor(None, model=model)  # has no tools
+    mixture = EnvFactory("Mixture", Mixture, members={"a": EnvFactory("echo", echo), "b": tools})
+    with pytest.raises(ConfigError, match=message):
+        actor(None, env=mixture, model=model)
+    (tmp_path / "agent.py").write_text(f"TOOLS = {TOOLS!r}\n{ASKS}")
+    actor(None, env=resolve_agent(f"func:{tmp_path / 'agent.py'}"), model=model)
+    assert "that bring tools will be refused: the tool-call parser 'deepseek_v31'" in caplog.text
+
+
+def add(a: int) -> int:
+    return a

@@ -93,6 +93,7 @@ class Waits(AsyncEnv):
         Waits.num_open -= 1
 
 
+@pytest.mark.slow
 def test_batches_come_while_the_learner_works(bench):
     run = bench(pace=Pace(2, batches_ahead=1, max_staleness=1))
     run.rollouts.start()
@@ -110,6 +111,7 @@ def test_batches_come_while_the_learner_works(bench):
     assert run.rollouts.counts.get("groups_expired", 0) == 0
 
 
+@pytest.mark.slow
 def test_a_stop_is_heard_while_waiting(bench):
     run = bench(Waits)
     run.rollouts.start()
@@ -265,6 +267,7 @@ def test_without_any_engine_the_learner_hears_of_it(bench):
         run.take()
 
 
+@pytest.mark.slow
 def test_a_hung_engine_costs_its_attempts_their_deadline_and_no_more(bench):
     run = bench(num_engines=2, generate_timeout_s=0.3, plan={"max_failed_attempts": 1.0, "max_failed_fraction": 1.0})
     run.fleet.seats[0].is_hung = True
@@ -277,6 +280,7 @@ def test_a_hung_engine_costs_its_attempts_their_deadline_and_no_more(bench):
     assert all(one.group.num_valid == 2 for one in taken.finished)
 
 
+@pytest.mark.slow
 def test_an_engine_that_fails_one_request_fails_one_attempt(bench):
     """Whatever is random about it, a failure is no reward."""
     rng = np.random.default_rng(0)

@@ -228,6 +228,7 @@ def noise(seed):
     return trajectory(seed, sequences=(sequence(np.random.default_rng(seed), turns=150),))
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_part_as_it_was(small_disk, nan_equal):
     store = TrajectoryStore(small_disk / "store")
     path = store.write(1, [trajectory(0)])
@@ -254,6 +255,7 @@ def test_a_full_disk_leaves_a_broken_part_as_it_was(small_disk):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.slow
 def test_a_quota_leaves_the_part_as_it_was(tmp_path):
     program = (
         "import resource, sys\n"

@@ -15,6 +15,7 @@ from turngym.agents.base import Sampling
 from turngym.agents.chat import ChatAgent
 from turngym.envs.base import Env
 from turngym.envs.factory import EnvFactory
+from turngym.envs.graders.math_text import last_box
 from turngym.envs.serving.app import env_app
 from turngym.envs.serving.limits import ServeLimits
 from turngym.envs.serving.mcp_mount import McpMount
@@ -136,6 +137,67 @@ async def test_only_what_was_sampled_is_an_action(tokenizer, pool):
     assert pieces[4].startswith("<|start|>tool:Nothing was run")
 
 
+class Boxed(ToolEnv):
+    """Wants the label in a box, which its one tool writes as well."""
+
+    def __init__(self) -> None:
+        super().__init__(tools=[verify], max_turns=3)
+
+    async def reward(self, answer: str) -> float:
+        return float(last_box(answer) == self.task.label)
+
+
+def verify() -> str:
+    return r"\boxed{5}"
+
+
+@pytest.mark.parametrize(
+    ("answers", "rewards"),
+    [
+        ([call("verify"), "So it is."], [0.0, 0.0]),
+        ([call("verify") + "\nObservation: \\boxed{5}", "So it is."], [0.0, 0.0]),  # it made up what the tool said
+        ([call("verify"), r"\boxed{5}"], [0.0, 1.0]),
+        ([call("verify"), call("verify"), call("verify")], [0.0, 0.0, 0.0]),  # nothing is left but what tools said
+    ],
+)
+async def test_what_a_tool_says_is_no_answer(tokenizer, pool, answers, rewards):
+    r"""R64: a tool says \boxed{LABEL}; the reward stands on the model's last turn, whose tokens end the sequence."""
+    trajectory = await play(tokenizer, pool, answers, EnvFactory("Boxed", Boxed))
+    assert trajectory.rewards_per_turn.tolist() == rewards
+    (sequence,) = trajectory.sequences
+    last = np.flatnonzero(sequence.turn == len(rewards) - 1)
+    assert sequence.is_action[last].all()
+    said = tokenizer.decode(sequence.token_ids[~sequence.is_action])
+    assert said.count("<|start|>tool:\\boxed{5}<|end|>") == len(answers) - 1
+
+
+def log(day: int = 0, n: int = 0, text: str = "none", items: list[int] | None = None) -> str:
+    return json.dumps([day, n, text, items])
+
+
+@pytest.mark.slow  # vLLM's parser
+async def test_values_that_do_not_fit_their_type_are_the_environments_to_judge(tokenizer, pool, tmp_path):
+    """R15: through the tool loop; what is no whole number is told to the model, and nothing is ever evaluated."""
+    code = f'__import__("os").system("touch {tmp_path}/pwned")'
+    values = [("day", "2026-01-15"), ("n", ""), ("n", "None"), ("text", ""), ("items", code), ("items", "[1, 2, 3]")]
+    calls = [
+        f"<tool_call><function=log><parameter={name}>{value}</parameter></function></tool_call>"
+        for name, value in values
+    ]
+    factory = EnvFactory("ToolEnv", ToolEnv, {"tools": [log]})
+    executor = MultiTurn(ChatAgent(tokenizer, tool_parser="qwen3_coder"), factory, pool, Limits())
+    replies = [tokenizer.encode(f"{answer}<|end|>") for answer in ("".join(calls), "Done.")]
+    async with asyncio.timeout(60):
+        trajectory = await executor.run(TASK, 0, ScriptedEngine(replies), Sampling(max_tokens=1000))
+    assert trajectory.failure is None
+    results = [message["content"] for message in trajectory.messages if message["role"] == "tool"]
+    assert "day" in results[0]
+    assert results[1:4] == ['[0, 0, "none", null]', '[0, 0, "none", null]', '[0, 0, "", null]']
+    assert "items" in results[4]
+    assert results[5] == '[0, 0, "none", [1, 2, 3]]'
+    assert not (tmp_path / "pwned").exists()
+
+
 async def test_a_turn_limit_of_the_run_ends_it_without_a_reward(tokenizer, pool):
     trajectory = await play(tokenizer, pool, [call("add", a=1, b=1)] * 2, max_turns=2)
     assert trajectory.end_reason is EndReason.MAX_TURNS
@@ -150,6 +212,7 @@ async def test_a_failure_behind_a_tool_is_no_reward(tokenizer, pool):
     assert len(trajectory.rewards_per_turn) == 0
 
 
+@pytest.mark.slow
 async def test_the_same_tools_in_other_places_give_the_same_tokens(tokenizer, pool, live):
     answers = [call("add", a=2, b=3) + call("add", a=-1, b=1), "<tool_call>{</tool_call>", "5"]
     played = {name: await play(tokenizer, pool, answers, factory) for name, factory in everywhere(live).items()}
@@ -165,6 +228,7 @@ async def test_the_same_tools_in_other_places_give_the_same_tokens(tokenizer, po
         np.testing.assert_array_equal(sequence.is_action, wanted.is_action, name)
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_down_is_no_reward(tokenizer, pool):
     for factory in (
         EnvFactory("ToolServer", SumOverHttp, {"url": "http://127.0.0.1:9"}),

@@ -10,6 +10,7 @@ import pytest
 from turngym.errors import CheckpointError, EngineDeadError
 from turngym.executors import rollouts as rollouts_module
 from turngym.executors.pacing import Pace
+from turngym.executors.pools import breaker
 from turngym.executors.schedule import read_schedule
 from turngym.executors.trajectory import FailureKind
 from turngym.learner.options import AlgoOptions
@@ -22,6 +23,7 @@ FILES = ("driver.json", "weights.txt", "optimizer.txt", "finished.jsonl.gz")
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
     monkeypatch.setattr(rollouts_module, "POLL_S", 0.005)
+    monkeypatch.setattr(breaker, "FIRST_PAUSE_S", 0.01)
 
 
 def count(running: Running, name: str) -> int:
@@ -32,6 +34,7 @@ def rows(running: Running) -> list[dict]:
     return running.standing.rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pace", [Pace(4), Pace(4, batches_ahead=1, max_staleness=1), Pace(4, batches_ahead=3, max_staleness=4)]
 )
@@ -59,6 +62,7 @@ class Hopeless(Coin):
         return observation, 0.0 if self._name == "task 7" else reward, *end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", [Pace(4), Pace(4, batches_ahead=1, max_staleness=1)])
 def test_a_filter_refills_until_the_batch_is_full(tmp_path, pace):
     """Groups all of whose attempts did the same are left out; others come for them, and nothing begun is wasted."""
@@ -72,6 +76,7 @@ def test_a_filter_refills_until_the_batch_is_full(tmp_path, pace):
     assert sorted(running.books.trained + running.books.pending)[:1] == [0]
 
 
+@pytest.mark.slow
 def test_a_batch_goes_without_its_stragglers(tmp_path):
     """One engine hangs for a while: its groups are given up, drawn again, and learned from in the end."""
     running = Running(Toy(tmp_path, pace=Pace(4), plan={"straggler_s": 0.3}))
@@ -84,6 +89,7 @@ def test_a_batch_goes_without_its_stragglers(tmp_path):
     assert running.rollouts.counts["groups_expired_running"] >= 1
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_costs_nothing(tmp_path):
     running = Running(Toy(tmp_path, latency_s=0.002))
     running.ranks.on_train = lambda count: running.fleet.kill(0) if count == 2 else None
@@ -91,6 +97,7 @@ def test_an_engine_that_dies_costs_nothing(tmp_path):
     assert sorted(running.books.trained) == wanted(running.toy)
 
 
+@pytest.mark.slow
 def test_without_any_engine_the_run_stops_its_state_is_saved_and_it_goes_on_from_there(tmp_path):
     first = Running(Toy(tmp_path, num_engines=2, settings={"save_every": -1}))
 
@@ -122,6 +129,7 @@ def test_before_the_first_step_there_is_nothing_to_save(tmp_path):
     assert first.checkpoints.newest() == (None, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["rollout", "train"])
 def test_an_interrupted_run_leaves_its_last_whole_step_and_what_was_finished_by_then(tmp_path, moment):
     first = Running(Toy(tmp_path, settings={"save_every": -1}))
@@ -149,6 +157,7 @@ def test_an_interrupted_run_leaves_its_last_whole_step_and_what_was_finished_by_
     assert steps == list(range(1, len(steps) + 1))
 
 
+@pytest.mark.slow
 def test_counts_go_on_with_the_run(tmp_path):
     first = Running(Toy(tmp_path))
     first.ranks.on_train = lambda count: first.interrupt.request() if count == 6 else None
@@ -160,6 +169,7 @@ def test_counts_go_on_with_the_run(tmp_path):
     assert second.rollouts.counts["groups_dropped"] == 2  # in both parts together
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["cut off", "removed"])
 def test_a_checkpoint_with_a_damaged_file_is_passed_over_aloud_and_no_task_is_lost(tmp_path, name, damage):
@@ -188,6 +198,7 @@ def test_a_run_whose_only_checkpoint_is_damaged_does_not_begin_anew_by_itself(tm
         Running(Toy(tmp_path))
 
 
+@pytest.mark.slow
 def test_with_another_data_set_the_tasks_begin_anew_aloud(tmp_path):
     """R48: trained on a long set, going on with a short one: no position, no finished groups of the old one."""
     first = Running(Toy(tmp_path, num_tasks=1000, num_passes=1))
@@ -201,6 +212,7 @@ def test_with_another_data_set_the_tasks_begin_anew_aloud(tmp_path):
     assert sorted(second.books.trained[len(old) :]) == wanted(second.toy)
 
 
+@pytest.mark.slow
 def test_fewer_passes_than_were_begun_end_the_run(tmp_path):
     first = Running(Toy(tmp_path, num_tasks=8, num_passes=3, pace=Pace(4)))
     first.ranks.on_train = lambda count: first.interrupt.request() if count == 5 else None
@@ -210,6 +222,7 @@ def test_fewer_passes_than_were_begun_end_the_run(tmp_path):
     assert len(rows(second)) == 5
 
 
+@pytest.mark.slow
 def test_an_epoch_that_is_no_multiple_of_the_batch_loses_nothing_on_resume(tmp_path):
     """R46: 11 tasks, 4 a step: step 3 holds the end of one pass and the beginning of the next."""
     toy = Toy(tmp_path, num_tasks=11, num_passes=3, settings={"save_every": 1})
@@ -231,6 +244,7 @@ def test_a_signal_is_heard_while_rollouts_hang(tmp_path):
         assert running.go().state.is_interrupted
 
 
+@pytest.mark.slow
 def test_held_out_tasks_run_beside_the_batches_ahead(tmp_path):
     running = Running(Toy(tmp_path, settings={"eval_every": 3, "eval_at_start": True}))
     running.go()
@@ -238,6 +252,7 @@ def test_held_out_tasks_run_beside_the_batches_ahead(tmp_path):
     assert sorted(running.books.trained) == wanted(running.toy)
 
 
+@pytest.mark.slow
 def test_failed_attempts_are_no_rewards(tmp_path):
     running = Running(Toy(tmp_path))
     running.go()
@@ -248,6 +263,7 @@ def test_failed_attempts_are_no_rewards(tmp_path):
     assert sum(row["attempts/failed"] for row in rows(running)) == len(failed)
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_the_line_that_leads_to_them(tmp_path):
     running = Running(Toy(tmp_path))
     running.go()
@@ -257,6 +273,7 @@ def test_checkpoints_hold_the_line_that_leads_to_them(tmp_path):
         assert longer[: len(shorter)] == shorter
 
 
+@pytest.mark.slow
 def test_the_schedule_says_what_each_step_took_and_survives_a_resume(tmp_path):
     first = Running(Toy(tmp_path))
     first.ranks.on_train = lambda count: first.interrupt.request() if count == 3 else None

@@ -64,6 +64,7 @@ def twins(config):
     return plain, packed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_packed_equals_each_sequence_alone(name):
     plain, packed = twins(CONFIGS[name])
@@ -102,6 +103,7 @@ def test_a_token_does_not_depend_on_its_neighbours_even_when_they_are_broken():
     assert beside_nan[10:].isnan().all()
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_gives_the_same_gradient():
     _, packed = twins(CONFIGS["llama"])
     ids = torch.randint(0, 61, (1, sum(LENGTHS)))
@@ -114,6 +116,7 @@ def test_gradient_checkpointing_gives_the_same_gradient():
     assert torch.allclose(*grads, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_half_precision_weights_and_autocast_agree():
     _, packed = twins(CONFIGS["llama"])
     ids = torch.randint(0, 61, (1, sum(LENGTHS)))

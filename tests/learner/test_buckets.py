@@ -27,6 +27,7 @@ def test_gaps_are_few():
     assert len(layout.buckets) < 35
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 3])
 def test_gradients_pass_a_numerical_check(window):
     torch.manual_seed(0)

@@ -86,6 +86,7 @@ def test_values_and_gradients_equal_plain_autograd(monkeypatch, problem, tile, s
         assert torch.allclose(one, other, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_gradcheck(monkeypatch, problem):
     monkeypatch.setitem(chunked_head.TILES, "cpu", (3, 4))
     *leaves, targets, temperatures = problem
@@ -133,6 +134,7 @@ def test_half_precision_keeps_the_models_logits_and_its_gradients_dtype():
     assert weight.grad.dtype == hidden.grad.dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_models_score_as_their_own_logits_do(monkeypatch, make_batch, kind):
     monkeypatch.setitem(chunked_head.TILES, "cpu", (3, 16))
@@ -203,6 +205,7 @@ def test_gradient_checkpointing_changes_nothing(make_batch):
         assert torch.equal(one.grad, other.grad)
 
 
+@pytest.mark.slow
 def test_the_load_balancing_loss_of_packed_experts(make_batch):
     """Against transformers' own from one row per sequence: experts do not look at neighbours, so a mean is a mean."""
     from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func

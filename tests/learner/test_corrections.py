@@ -128,6 +128,7 @@ def test_divergences_gate_and_the_ratio_weighs():
         assert weights(level, "mask", apart) == pytest.approx([0, 0.8])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-9, 1e-4, 1e-3, 1e-2])
 @pytest.mark.parametrize("level", list(LEVELS))
 def test_rounding_drops_no_token_from_a_divergence(noise, level):

@@ -55,6 +55,7 @@ def test_a_restored_frontier_goes_on_in_the_same_order():
     assert begun + drawn(second) == expected
 
 
+@pytest.mark.slow
 def test_a_thousand_tasks_in_batches_of_128_go_on_at_offset_24_of_the_second_pass():
     """R46: after update 8, 1,024 were drawn; whoever counts 7 batches a pass goes on at 128, and 104 are never seen."""
     expected = names(drawn(make(1000, 2)))

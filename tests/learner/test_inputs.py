@@ -124,6 +124,7 @@ def test_mistakes(check, words, error, message):
         check(words)
 
 
+@pytest.mark.slow
 def test_the_environment_prompt_has_its_options_however_it_is_named(check, tmp_path):
     data = dataset(tmp_path, [{"input": "1+1"}])
     url = reward_file(tmp_path)
@@ -133,6 +134,7 @@ def test_the_environment_prompt_has_its_options_however_it_is_named(check, tmp_p
         assert inputs.env.kwargs["remote_url"] == str(url)
 
 
+@pytest.mark.slow
 def test_an_environment_with_tools_takes_the_reward_function_however_it_is_given(check, tmp_path):
     data = dataset(tmp_path, [{"input": "1+1"}])
     url = reward_file(tmp_path)
@@ -143,6 +145,7 @@ def test_an_environment_with_tools_takes_the_reward_function_however_it_is_given
     assert any("no reward of its own" in line for line in check(words).complaints)
 
 
+@pytest.mark.slow
 def test_a_loss_without_a_gradient_on_average_is_complained_of(check):
     k1 = "--agent env:Guess --algo.kl.use_loss"
     assert any("use k2 or k3" in complaint for complaint in check(k1).complaints)
@@ -170,6 +173,7 @@ def test_steps_cover_all_tasks_of_all_passes():
     assert count_steps(replace(config, train=replace(config.train, max_steps=2)), 10) == 2
 
 
+@pytest.mark.slow
 def test_a_mixture_is_trained_on_by_its_members_shares(check, tmp_path):
     words = "--agent env:Mixture --eval.at_end --eval.max_samples 4 --data.max_samples 9 --agent_args.envs"
     inputs = check(words, "Guess=2,CopyText")
@@ -184,6 +188,7 @@ def test_a_mixture_is_trained_on_by_its_members_shares(check, tmp_path):
     assert check(words, "Guess=2,CopyText").fingerprint == inputs.fingerprint
 
 
+@pytest.mark.slow
 def test_the_content_of_a_members_dataset_is_part_of_a_mixtures_fingerprint(check, tmp_path):
     prints = set()
     for label in ("1", "2"):
@@ -193,6 +198,7 @@ def test_the_content_of_a_members_dataset_is_part_of_a_mixtures_fingerprint(chec
     assert len(prints) == 2
 
 
+@pytest.mark.slow
 def test_a_mixtures_members_may_take_their_tasks_from_the_runs_dataset(check, tmp_path):
     file = dataset(tmp_path, [{"input": "1+1?", "answer": "2"}, {"input": "1+2?", "answer": "3"}])
     words = f"--agent env:Mixture --data.prompt_dataset {file} --data.label_key answer --agent_args.envs"

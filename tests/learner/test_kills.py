@@ -113,6 +113,7 @@ def check_end(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(280)
 def test_a_driver_that_is_killed_a_few_times_loses_nothing(runs, tmp_path):
     assert kill_until(runs, tmp_path, random.Random(1), 4, signal.SIGKILL) >= 1

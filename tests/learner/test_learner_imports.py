@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 LIGHT = (
     *("batch", "advantages", "losses", "corrections", "kl", "metrics", "ratios", "packing", "schedule"),
     *("aggregations", "kl_controller", "loss_choice", "mismatch", "sequence_sums"),
@@ -10,6 +12,7 @@ LIGHT = (
 )
 
 
+@pytest.mark.slow
 def test_light_modules_import_no_torch():
     code = (
         "import sys\n" + "".join(f"import turngym.learner.{name}\n" for name in LIGHT) + "print('torch' in sys.modules)"

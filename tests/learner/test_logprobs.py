@@ -93,6 +93,7 @@ def test_half_precision_logits_are_normalised_in_float32():
     assert logits.grad.dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_equals_each_sequence_alone(model, make_batch):
     batch = make_batch([[0, 0, 1, 1, 0, 1], [0, 1], [0, 0, 0], [0, 1, 1, 1, 1, 1, 1, 1, 0]])
     temperatures = np.where(batch.is_action, np.linspace(0.3, 1.5, batch.num_tokens), 1).astype(np.float32)

@@ -51,6 +51,7 @@ def merged(model: nn.Module) -> dict[str, torch.Tensor]:
     return {spec.name: adapters.merge(spec.name, parameters) for spec in adapters.merged_specs(parameters)}
 
 
+@pytest.mark.slow
 def test_only_adapters_are_trained_and_nothing_changes_at_first(base, tiny_model, make_batch):
     batch = make_batch([[0, 1, 1], [0, 0, 1, 1]])
     before = action_logprobs(base, batch, "cpu").logprobs_N
@@ -69,6 +70,7 @@ def test_adapters_have_the_dtype_of_the_model(tiny_model, dtype):
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
 
 
+@pytest.mark.slow
 def test_gradients_reach_adapters_through_checkpointed_activations(tiny_model, make_batch):
     gradients = []
     for checkpoints in (False, True):
@@ -86,6 +88,7 @@ def test_gradients_reach_adapters_through_checkpointed_activations(tiny_model, m
     assert all(torch.allclose(plain[name], recomputed[name], atol=1e-6) for name in plain)
 
 
+@pytest.mark.slow
 def test_disabled_adapters_leave_the_base_model_bit_for_bit(base, adapted, make_batch):
     batch = make_batch([[0, 1, 1], [0, 0, 1, 1]])
     of_base = action_logprobs(base, batch, "cpu").logprobs_N
@@ -132,6 +135,7 @@ def test_a_merged_tensor_by_hand():
     assert torch.equal(adapters.merge("second.weight", parameters), parameters["second.weight"])
 
 
+@pytest.mark.slow
 def test_merged_tensors_are_named_as_the_base_has_them_and_equal_pefts(base, adapted, tiny_model, tmp_path):
     parameters = dict(adapted.named_parameters())
     specs = Adapters(adapted).merged_specs(parameters)
@@ -160,6 +164,7 @@ def test_bfloat16_is_rounded_once(tiny_model):
     assert (twice != right).double().mean() > 0.05
 
 
+@pytest.mark.slow
 def test_an_optimiser_step_changes_what_is_exported(base, tiny_model, make_batch):
     model = add_lora(load(tiny_model), OPTIONS)
     first = {name: tensor.clone() for name, tensor in merged(model).items()}
@@ -171,6 +176,7 @@ def test_an_optimiser_step_changes_what_is_exported(base, tiny_model, make_batch
     assert changed == set(Adapters(model).layers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("halves", [True, False])
 def test_a_perturbation_is_strong_and_undone_exactly(adapted, halves):
     adapters, parameters = Adapters(adapted), dict(adapted.named_parameters())

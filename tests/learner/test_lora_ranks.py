@@ -25,7 +25,7 @@ from turngym.learner.placement import Cluster, Layout
 from turngym.learner.rank import RankConfig
 from turngym.learner.ranks import Ranks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280)]
 
 MASKS = [[0] * 5 + [1] * 12, [0] * 9 + [1] * 3, [0] * 4 + [1] * 30, [0] * 20 + [1]]
 LOSS = Objective("ppo", PolicyOptions(), "token-mean", "off", "truncate", (0.0, 2.0))

@@ -46,6 +46,7 @@ def test_corrections_that_are_refused(words, message):
         correction_choice(config(words).algo.advantage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "name", "length"),
     [

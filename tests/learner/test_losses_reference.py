@@ -140,6 +140,7 @@ def random_step(rng, spread):
     return batch, np.where(is_action, numbers["policy"], off), rows, attempts.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.5, 300.0])
 @pytest.mark.parametrize("name", list(POLICY_LOSSES))
 def test_equals_plain_loops(name, spread):

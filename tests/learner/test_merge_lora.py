@@ -56,6 +56,7 @@ def changed(adapter: Path, folder: Path, rename) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_it_equals_pefts_logits(adapter, tiny_model, tmp_path, capsys):
     folder, logits = adapter
     words = f"merge-lora --model_path {tiny_model} --lora_path {folder} --output_path {tmp_path / 'out'}"
@@ -69,6 +70,7 @@ def test_it_equals_pefts_logits(adapter, tiny_model, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
+@pytest.mark.slow
 def test_bf16_is_the_float32_result_rounded(adapter, tiny_model, tmp_path):
     folder, _ = adapter
     (tmp_path / "half").mkdir()  # an empty folder is no reason to stop
@@ -79,6 +81,7 @@ def test_bf16_is_the_float32_result_rounded(adapter, tiny_model, tmp_path):
     assert all(torch.equal(half[name], whole[name].bfloat16()) for name in whole)
 
 
+@pytest.mark.slow
 def test_a_reward_model_keeps_its_head(reward_adapter, tiny_model, tmp_path):
     folder, scores = reward_adapter
     merge_lora(str(tiny_model), str(folder), str(tmp_path / "out"), is_reward_model=True, param_dtype="fp32")
@@ -91,6 +94,7 @@ def test_a_head_that_nobody_trained_is_refused(adapter, tiny_model, tmp_path):
         merge_lora(str(tiny_model), str(adapter[0]), str(tmp_path / "out"), is_reward_model=True)
 
 
+@pytest.mark.slow
 def test_a_head_of_the_base_will_do(reward_adapter, adapter, tiny_model, tmp_path):
     base = tmp_path / "base"
     merge_lora(str(tiny_model), str(reward_adapter[0]), str(base), is_reward_model=True, param_dtype="fp32")
@@ -99,6 +103,7 @@ def test_a_head_of_the_base_will_do(reward_adapter, adapter, tiny_model, tmp_pat
     assert torch.equal(*heads)
 
 
+@pytest.mark.slow
 def test_another_base_is_named(adapter, tiny_model, tmp_path, capsys):
     folder = changed(adapter[0], tmp_path / "adapter", lambda name: name)
     settings = json.loads((folder / "adapter_config.json").read_text()) | {"base_model_name_or_path": "some/base"}

@@ -25,6 +25,7 @@ def _anew(monkeypatch):
     Schedule("linear", 9).factor(1)  # imports transformers' schedules, which would hold up environments
 
 
+@pytest.mark.slow
 def test_where_one_family_breaks_the_other_goes_on(tmp_path):
     """Two of three tasks are Steady's. Broken's first group is whole; then its breaker opens, and it alone is out."""
     env = resolve("Mixture", {"envs": MIXTURE})
@@ -37,7 +38,7 @@ def test_where_one_family_breaks_the_other_goes_on(tmp_path):
         pace=Pace(3),
         members=("Steady", "Broken"),
         pool={"max_wait_s": 0.2},
-        limits=Limits(max_turns=2, env_timeout_s=1.0),
+        limits=Limits(max_turns=2, env_timeout_s=30.0),
         settings={"eval_at_start": True},
         eval_tasks=env.tasks("eval", 0)[:6],
     )

@@ -76,6 +76,7 @@ def check_split(objective, step):
     assert (permuted - whole).abs().max() < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", list(LOSS_AGGREGATIONS))
 @pytest.mark.parametrize("loss", list(POLICY_LOSSES))
 def test_the_gradient_does_not_depend_on_the_split(loss, aggregation, step):
@@ -87,6 +88,7 @@ def test_the_gradient_does_not_depend_on_the_split(loss, aggregation, step):
     check_split(pickle.loads(pickle.dumps(objective)), step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gating", list(GATES))
 @pytest.mark.parametrize("mode", list(MODES))
 @pytest.mark.parametrize("level", list(LEVELS))
@@ -100,6 +102,7 @@ def test_the_gradient_does_not_depend_on_the_split_under_a_correction(level, mod
     check_split(replace(PLAIN, **choice, correction_bounds=bounds), step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbiased", [False, True])
 @pytest.mark.parametrize("estimator", list(KL_ESTIMATORS))
 def test_the_gradient_does_not_depend_on_the_split_under_a_kl(estimator, unbiased, step):
@@ -107,6 +110,7 @@ def test_the_gradient_does_not_depend_on_the_split_under_a_kl(estimator, unbiase
     check_split(objective, step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("micro", "world_size"), [(1, 1), (2, 1), (8, 1), (1, 2), (2, 2), (8, 2)])
 def test_the_six_splits(micro, world_size, step):
     """R36: the same eight sequences as 1 x 8, 2 x 4 and 8 x 1 micro-batches, on one rank and on two."""

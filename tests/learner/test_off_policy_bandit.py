@@ -23,6 +23,7 @@ def bandit():
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(POLICY_LOSSES))
 def test_every_loss_learns_with_several_updates_on_each_batch(name, bandit):
     """From uniform arms (expected reward 0.25) to nearly always the best one (1.0)."""
@@ -44,6 +45,7 @@ def test_every_loss_learns_with_several_updates_on_each_batch(name, bandit):
     assert max(ratios) > 1.1  # later updates on a batch did move away from the old policy
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs(bandit, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["off_policy_bandit.py", "--seeds", "1", "--steps", "6"])
     bandit.main()

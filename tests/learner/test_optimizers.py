@@ -46,6 +46,7 @@ def test_a_batch_of_experts_is_each_expert_alone():
         assert torch.allclose(orthogonalize(expert, 5), one, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
 def test_three_steps_equal_torchs_muon(shape, nesterov):

@@ -95,6 +95,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "other", "mended"), PAIRS)
 def test_pairs(words, other, mended):
     with pytest.raises(ConfigError) as error:

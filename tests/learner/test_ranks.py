@@ -23,7 +23,7 @@ from turngym.learner.rank import RankConfig
 from turngym.learner.ranks import Ranks
 from turngym.learner.value_loss import ValueObjective
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280)]
 
 # R36's: by tokens, and as 8 x 1, 2 x 4, 1 x 8 sequences.
 SPLITS = [MicroBatching(max_tokens=tokens) for tokens in (4096, 64, 20)] + [

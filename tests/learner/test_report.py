@@ -37,6 +37,7 @@ def test_what_was_not_measured_is_none_and_not_zero():
     assert (summary["before"], summary["after"], summary["tokens_per_s"], summary["mismatch"]) == (None,) * 4
 
 
+@pytest.mark.slow
 def test_picture_and_table(tmp_path):
     scores = Scores({0: 0.25, 2: 0.75})
     draw_rewards(tmp_path / "reward.png", ROWS, scores)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from turngym.config import parse_train
-from turngym.errors import ConfigError, MissingPackageError
+from turngym.errors import ConfigError, MissingPackageError, UnknownNameError
 from turngym.learner.checkpoint import Checkpoint
 from turngym.learner.engine_settings import rollout_config
 from turngym.learner.inputs import check_inputs
@@ -20,6 +20,7 @@ from turngym.learner.run_plan import Plan, make_plan, written_by
 GAE = "--algo.advantage.estimator gae"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -70,6 +71,7 @@ def plan_of(tiny_model: Path, tmp_path: Path):
     return make
 
 
+@pytest.mark.slow
 def test_a_critic_that_cannot_read_the_actors_tokens_is_refused(plan_of, altered):
     """It gets the actor's ids, also where it begins as a reward model, which itself may have other ones."""
     other, short = altered("other", swap=("a", "b")), altered("short", max_position_embeddings=256)
@@ -130,6 +132,7 @@ def test_deadline_of_an_environment(tiny_model, tmp_path, words, timeout_s):
     assert config.limits.env_timeout_s == timeout_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "now", "message"),
     [
@@ -147,3 +150,15 @@ def test_a_checkpoint_of_a_run_without_what_this_one_needs_is_refused_by_its_opt
     checkpoint.check_written_by(written_by(plan_of(before), 2))
     with pytest.raises(ConfigError, match=message):
         checkpoint.check_written_by(reader)
+
+
+def test_a_run_says_how_calls_are_read_and_passes_it_on(plan_of):
+    plan = plan_of("--rollout.tool_parser mistral --rollout.reasoning_parser openai_gptoss")
+    assert plan.tool_parser_choice == "tool calls are read by the parser 'mistral', since --rollout.tool_parser says so"
+    config = rollout_config(plan.settings, plan.inputs, Layout(1, 1, 0, 0, threads=1, engine_threads=1))
+    assert (config.tool_parser, config.reasoning_parser) == ("mistral", "openai_gptoss")
+    guessed = plan_of("")
+    assert "the parser 'json', since the chat template has no marks" in guessed.tool_parser_choice
+    for option, nearest in (("tool_parser", "hermes"), ("reasoning_parser", "qwen3")):
+        with pytest.raises(UnknownNameError, match=f"Did you mean '{nearest}'"):
+            plan_of(f"--rollout.{option} {nearest}s")

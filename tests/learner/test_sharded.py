@@ -19,7 +19,7 @@ from turngym.learner.optimizers import hidden_matrices
 
 from . import sharded_rank
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280)]
 
 
 @pytest.fixture(scope="module")

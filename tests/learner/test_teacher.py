@@ -17,7 +17,7 @@ from turngym.learner import teacher as teacher_module
 from turngym.learner.batch import Batch
 from turngym.learner.teacher import Teacher
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(120)]
 
 VOCAB = 50
 MASKS = [[0, 1, 1], [0, 0, 1, 0, 1, 0, 0], [0, 1], [0, 0, 0, 0, 0, 1, 1, 1, 0], [0, 0]]

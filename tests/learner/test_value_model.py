@@ -59,6 +59,7 @@ def classifier(tmp_path):
     return tmp_path / "rm", model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_the_last_value_is_the_classifiers_score(kind, classifier, tmp_path):
     path, plain = classifier

@@ -204,6 +204,7 @@ def test_canaries_leave_nothing_behind():
     assert canaries.process.returncode is not None
 
 
+@pytest.mark.slow
 def test_processes_that_stay_are_a_problem():
     left = []
 

@@ -28,11 +28,14 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
 
 
 def descendants() -> set[psutil.Process]:
-    return {p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE}
+    return {p for p in psutil.Process().children(recursive=True) if is_running(p.pid)}
 
 
 def is_running(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_until_gone(pids: list[int]) -> None:
@@ -57,6 +60,7 @@ async def test_calls_beyond_the_workers_wait_and_the_wait_is_not_timed(pool: Wor
     assert len(descendants() - before) == 3  # the fork server and two workers
 
 
+@pytest.mark.slow
 async def test_a_deadline_fails_its_call_only(pool: WorkerPool) -> None:
     results = await asyncio.gather(
         pool.run("spin", timeout_s=0.5),
@@ -77,6 +81,7 @@ async def test_a_deadline_kills_the_process_group(pool: WorkerPool, tmp_path: Pa
     wait_until_gone([int(pid) for pid in (tmp_path / "pids").read_text().split()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "how"),
     [
@@ -117,6 +122,7 @@ async def test_cancelling_kills_the_worker(pool: WorkerPool, tmp_path: Path) -> 
     assert await pool.run("echo", 1, timeout_s=30) == 1
 
 
+@pytest.mark.slow
 async def test_cancelling_a_waiting_call_leaves_the_others(pool: WorkerPool) -> None:
     running = [asyncio.create_task(pool.run("sleep", 0.5, timeout_s=30)) for _ in range(2)]
     await asyncio.sleep(0.1)
@@ -140,6 +146,7 @@ def test_one_pool_serves_several_threads_and_loops(pool: WorkerPool) -> None:
     assert sorted(results) == list(range(6))  # type: ignore[type-var]
 
 
+@pytest.mark.slow
 async def test_closing_fails_what_runs_and_waits(pool: WorkerPool) -> None:
     before = descendants()
     calls = [asyncio.create_task(pool.run("spin", timeout_s=300)) for _ in range(4)]
@@ -169,6 +176,7 @@ async def test_a_function_that_cannot_be_imported_is_a_typed_failure() -> None:
         await pool.run(timeout_s=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_die_with_a_killed_parent(how: signal.Signals, tmp_path: Path) -> None:
     marker = tmp_path / "pids"

@@ -118,6 +118,7 @@ def need(framework: str) -> None:
 async def test_a_framework_has_the_tokens_of_the_multi_turn_executor(
     script_of, play, agent_file, check_against_multi_turn, tools_seen, framework, file, texts
 ):
+    """R25: AutoGen's assistant with one tool among them; smolagents' is below."""
     need(framework)
     path = agent_file(file)
     arguments = {"entry": f"{path}:build", "score": f"{path}:score"}
@@ -129,6 +130,89 @@ async def test_a_framework_has_the_tokens_of_the_multi_turn_executor(
     (sequence,) = trajectory.sequences  # one context, and nothing that was rendered anew
     assert sequence.num_actions == sum(len(text.encode()) + 1 for text in texts)
     await check_against_multi_turn(trajectory, texts, tools=tools_seen[0])
+
+
+@pytest.mark.parametrize(
+    ("framework", "file"),
+    [("langgraph", LANGGRAPH), ("autogen", AUTOGEN + SCORE), ("openai-agents", OPENAI_AGENTS + SCORE)],
+)
+@pytest.mark.slow
+@pytest.mark.usefixtures("outside_the_source")
+async def test_thoughts_that_get_lost_on_the_way_are_restored_and_counted(script_of, play, agent_file, framework, file):
+    """R26: the second answer has seen the first one's thought, which the framework does not send back."""
+    need(framework)
+    path = agent_file(file)
+    texts = [f"<think>\nI add.\n</think>\n\n{CALL}", "It is 42."]
+    script = script_of(texts)
+    trajectory = await play(script, TASK, f"framework:{framework}", entry=f"{path}:build", score=f"{path}:score")
+    assert trajectory.failure is None, trajectory.failure
+    assert len(trajectory.sequences) == 1
+    assert script.shown()[1].startswith(script.shown()[0] + texts[0])
+    logs = {name: count for name, count in trajectory.extra_logs.items() if name.startswith("history/") and count}
+    assert logs == {"history/continued": 1, "history/thoughts_dropped": 1}
+
+
+RESPONSES = """
+import agents
+from openai import AsyncOpenAI
+
+@agents.function_tool
+def weather(city: str) -> str:
+    "Look up the weather."
+    return "rain"
+
+async def run(task, base_url, api_key, model):
+    agents.set_tracing_disabled(True)
+    async with AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+        agent = agents.Agent(name="a", tools=[weather], model=agents.OpenAIResponsesModel(model, client))
+        first = await agents.Runner.run(agent, task.prompt, auto_previous_response_id=True)
+        last = await agents.Runner.run(agent, "Sure?", previous_response_id=first.last_response_id)
+    return float(last.final_output == "Yes.")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("outside_the_source")
+async def test_openais_agents_go_on_from_the_id_of_a_response(script_of, play, agent_file):
+    """R24: the tool's output is all that is sent with the id, and a question with the next."""
+    need("openai-agents")
+    texts = ['<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>', "It rains.", "Yes."]
+    script = script_of(texts)
+    task = Task(id="t", prompt="Weather in Oslo?")
+    trajectory = await play(script, task, f"func:{agent_file(RESPONSES)}")
+    assert (trajectory.failure, trajectory.reward) == (None, 1.0)
+    (sequence,) = trajectory.sequences
+    assert sequence.num_actions == sum(len(text) + 1 for text in texts)
+    assert "rain" in script.shown()[1]
+
+
+LITELLM = """
+import litellm
+
+async def run(task, base_url, api_key, model):
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+    to = {"model": f"hosted_vllm/{model}", "api_base": base_url, "api_key": api_key, "tools": tools}
+    history = [{"role": "user", "content": task.prompt}]
+    for _ in range(2):
+        message = (await litellm.acompletion(messages=history, **to)).choices[0].message
+        history.append(message.model_dump(exclude_none=True))
+        for call in message.tool_calls or []:
+            history.append({"role": "tool", "tool_call_id": call.id, "content": "42"})
+    return float("42" in message.content)
+"""
+
+
+@pytest.mark.slow
+async def test_what_litellm_makes_of_a_history_is_known(script_of, play, agent_file):
+    """R26: by its route for vLLM."""
+    if find_spec("litellm") is None:
+        pytest.skip("needs the package litellm")
+    script = script_of([f"<think>\nI add.\n</think>\n\n{CALL}", "It is 42."])
+    trajectory = await play(script, TASK, f"func:{agent_file(LITELLM)}")
+    assert (trajectory.failure, trajectory.reward) == (None, 1.0)
+    assert len(trajectory.sequences) == 1
+    assert trajectory.extra_logs["history/continued"] == 1
+    assert sum(count for name, count in trajectory.extra_logs.items() if "branches" in name) == 0
 
 
 @pytest.mark.slow
@@ -150,6 +234,7 @@ async def test_smolagents_rewrites_what_was_answered_and_each_step_is_trained_as
         assert sequence.num_actions == len(text) + 1
 
 
+@pytest.mark.slow
 async def test_a_framework_of_ones_own(script_of, play, agent_file):
     @register_framework("plain-httpx")
     async def run(build, task, endpoint):

@@ -41,6 +41,7 @@ nothing = 3
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["qwen2_5", "qwen3"])
 async def test_a_coroutine_has_the_tokens_of_the_multi_turn_executor(
     script_of, play, agent_file, check_against_multi_turn, template
@@ -56,7 +57,7 @@ async def test_functions_that_block_hold_nothing_up(script_of, play, agent_file,
     trajectory = await play(script_of(["four"]), TASK, f"func:{agent_file(TALK)}:{name}", max_concurrency=1)
     assert trajectory.failure is None
     assert trajectory.reward == 4.0
-    assert trajectory.extra_logs == ({"others": 1.0} if name == "plainly" else {})
+    assert trajectory.extra_logs.get("others") == (1.0 if name == "plainly" else None)
 
 
 async def test_what_a_thread_raises_is_a_failure(script_of, play, agent_file):

@@ -34,9 +34,10 @@ class Talk:
     Answers are given as texts, one after the other; an error among them is raised, a `Reply` is given as it is.
     """
 
-    def __init__(self, tokenizer, texts=(), images=None, **options) -> None:
+    def __init__(self, tokenizer, texts=(), *, tool_parser=None, images=None, marks=(), **options) -> None:
         self.tokenizer = tokenizer
-        self.agent = ChatAgent(tokenizer, images=images)
+        tokenizer.add_tokens(list(marks), special_tokens=True)
+        self.agent = ChatAgent(tokenizer, tool_parser=tool_parser, images=images)
         self.texts = list(texts)
         self.replies: list[list[int]] = []  # in the order of the requests
         self.engine = ScriptedEngine(self._answer, **options)
@@ -88,11 +89,11 @@ def check_record(record, requests, sampled) -> None:
 
 @pytest.fixture
 def talk_of(tokenizer_of, template_text) -> Callable[..., Talk]:
-    """Make a session by the name of a chat template: `talk_of("qwen3", ["first answer", ...])`."""
+    """Make a session by the name of a chat template, or its text: `talk_of("qwen3", ["first answer", ...])`."""
 
-    def make(name, texts=(), **options):
-        tokenizer = vision_tokenizer() if name == "vision" else tokenizer_of(template_text(name))
-        return Talk(tokenizer, texts, **options)
+    def make(name, texts=(), **options) -> Talk:
+        text = name if "{" in name or name == "vision" else template_text(name)
+        return Talk(vision_tokenizer() if name == "vision" else tokenizer_of(text), texts, **options)
 
     return make
 

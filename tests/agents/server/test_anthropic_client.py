@@ -58,6 +58,7 @@ async def test_a_conversation_with_tools_is_one_sequence_in_either_api(served):
     assert sequence.token_ids[sequence.is_action].tolist() == [token for reply in talk.replies for token in reply]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["Hi there, this is more than one piece of text.", THOUGHT, f"{THOUGHT}{CALL}", ""])
 async def test_a_stream_says_what_one_answer_says(served, text):
     _, server = await served("qwen2_5", [text] * 2)

@@ -188,6 +188,7 @@ async def test_what_is_sent_unharmed_is_answered(post):
         assert status == 200, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_harmed_request_is_answered_or_refused(post, seed):
     seen = await check_some(post, seed, 200)

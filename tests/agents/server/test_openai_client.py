@@ -79,6 +79,7 @@ async def test_without_a_choice_of_tools_calls_are_text(served, tools):
     assert '"name": "time"' in talk.prompts()[0]  # told of them all the same: what is shown does not change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["<think>\nHm.\n</think>\n\nSo it is.", BOTH, f"<think>a</think>{CALL}", "", "é ☃" * 40]
 )
@@ -191,6 +192,7 @@ async def test_a_session_is_named_by_url_header_or_body(served):
     assert refused.value.code == "session_not_found"
 
 
+@pytest.mark.slow
 async def test_nobody_comes_in_without_the_key(served):
     talk, server = await served()
     with pytest.raises(openai.AuthenticationError, match="this run's key"):
@@ -222,6 +224,7 @@ async def test_a_client_that_goes_frees_its_request(served):
     assert talk.session.requests.num_running == 0
 
 
+@pytest.mark.slow
 async def test_the_clients_own_retry_is_given_the_recorded_answer(served):
     talk, server = await served()
     headers = []

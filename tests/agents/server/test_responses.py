@@ -14,7 +14,9 @@ def client_of(server) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=server.session_url("s"), api_key=server.key, max_retries=0)
 
 
+@pytest.mark.slow
 async def test_a_response_goes_on_from_an_id(served):
+    """R24."""
     talk, server = await served("qwen2_5", [f"<think>\nHm.\n</think>\n\nI look.\n{CALL}", "Rain."])
     client = client_of(server)
     asked = {"model": "m", "instructions": "Be brief.", "tools": [TOOL]}
@@ -51,6 +53,7 @@ async def test_items_sent_back_are_the_turns_that_they_were(served):
     assert sequence.num_actions == len(talk.replies[0]) + len(talk.replies[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["Hello, this is more than one piece of text.", f"<think>a</think>b{CALL}", CALL, ""])
 async def test_a_stream_says_what_one_answer_says(served, text):
     _, server = await served("qwen2_5", [text] * 2)
@@ -74,7 +77,9 @@ async def test_an_answer_that_was_cut_is_incomplete(served):
     assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
-async def test_tools_of_all_kinds_are_returned_as_they_were_given(served):
+async def test_tools_of_all_kinds_are_returned_as_they_were_given(served, caplog):
+    """R22: what a server would have to run itself is left out with a note."""
+    caplog.set_level("INFO", "turngym.agents.server")
     patch = '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin"}}\n</tool_call>'
     search = '<tool_call>\n{"name": "mcp__x__find", "arguments": {"q": 1}}\n</tool_call>'
     talk, server = await served("qwen2_5", [patch + search, "Done."])
@@ -106,3 +111,4 @@ async def test_tools_of_all_kinds_are_returned_as_they_were_given(served):
         assert none.status_code == 200
     assert next(s.num_actions for s in talk.session.record().sequences) == sum(map(len, talk.replies[:2]))
     assert "web_search" not in talk.prompts()[0]
+    assert "a tool of type 'web_search' is left out" in caplog.text

@@ -138,6 +138,7 @@ class Witness:
         return completion
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", TEMPLATES)
 async def test_each_sampled_token_is_an_action_once(name, seed, tokenizer_of, template_text, check_record, tools):

@@ -72,6 +72,7 @@ async def test_a_body_alone_continues_the_problem(sandbox: Sandbox) -> None:
         assert (await env.step(answer))[1] == 1.0
 
 
+@pytest.mark.slow
 def test_splits() -> None:
     with pytest.raises(ConfigError, match=r"--agent_args\.train_share"):
         HumanEval().tasks("train", 0)

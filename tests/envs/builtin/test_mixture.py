@@ -47,11 +47,13 @@ def test_each_member_gets_its_own_arguments_and_its_own_task():
         factory.for_task(Task("other/1"))
 
 
+@pytest.mark.slow
 def test_names_of_members_by_default():
     envs = ["reasoning_gym/chain_sum", f"{Path(__file__).parents[2] / 'learner' / 'mixed_envs.py'}:Steady"]
     assert list(resolve("Mixture", {"envs": envs}).members) == ["chain_sum", "Steady"]
 
 
+@pytest.mark.slow
 def test_a_members_own_dataset(problems):
     data = {"dataset": problems, "input_key": "q", "label_key": "a", "max_samples": 2}
     envs = ["CopyText", {"id": "Math", "data": data}]
@@ -134,6 +136,7 @@ def test_a_plain_loop_goes_from_member_to_member(problems):
         env.close()
 
 
+@pytest.mark.slow
 def test_checks_name_the_member():
     assert check_env(resolve("Mixture", {"envs": "Guess=2,CopyText"})) == []
     broken = f"{Path(__file__).parents[2] / 'learner' / 'mixed_envs.py'}:Broken"
@@ -141,6 +144,7 @@ def test_checks_name_the_member():
     assert [problem.what for problem in problems] == ["Broken: reset raised OSError: it broke"]
 
 
+@pytest.mark.slow
 def test_commands(capsys, problems):
     words = ["--agent_args.envs", "Guess,Math", "--dataset", problems, "--input_key", "q", "--label_key", "a"]
     assert main(["check", "Mixture", *words]) == 0

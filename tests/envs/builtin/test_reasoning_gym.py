@@ -146,6 +146,7 @@ def test_an_unknown_family_and_a_foreign_task() -> None:
         ReasoningGym("gcd").reset(options={"task": Task("t", prompt="p")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["chain_sum", "gcd", "letter_counting", "gsm_symbolic", "list_functions"])
 def test_families_pass_the_checks(name: str) -> None:
     assert check_env(resolve(f"reasoning_gym/{name}", {"system_prompt": SYSTEM})) == []

@@ -19,6 +19,7 @@ def tool(sandbox: str, wall_s: float = 10.0, max_output_chars: int = 2000) -> To
     return ToolSession(SandboxChoice(sandbox), Limits(wall_s=wall_s), max_output_chars)
 
 
+@pytest.mark.slow
 async def test_what_the_model_is_told(sandbox: Sandbox) -> None:
     session = tool("local", wall_s=1.0, max_output_chars=200)
     assert await session.run_cell("x = 41\nprint('hi')\nx + 1") == "hi\n42"
@@ -31,6 +32,7 @@ async def test_what_the_model_is_told(sandbox: Sandbox) -> None:
     await session.close()
 
 
+@pytest.mark.slow
 async def test_an_interpreter_that_ends_is_started_anew(sandbox: Sandbox) -> None:
     session = tool("local")
     await session.run_cell("x = 1")
@@ -85,6 +87,7 @@ async def test_a_sandbox_that_fails_is_an_error(unsafe: UnsafeSandbox) -> None:
     assert unsafe.num_sessions == 0
 
 
+@pytest.mark.slow
 async def test_cancelled_cells_leave_nothing(sandbox: Sandbox) -> None:
     sessions = [tool("local", wall_s=60) for _ in range(8)]
     cells = [asyncio.create_task(session.run_cell("import time; time.sleep(60)")) for session in sessions]

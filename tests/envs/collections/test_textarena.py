@@ -122,6 +122,7 @@ def test_an_opponent_that_breaks_is_a_failure(opponents: str) -> None:
         begin("textarena/TicTacToe-v0", opponent=f"{opponents}:Resigns", player=1)
 
 
+@pytest.mark.slow
 def test_an_opponent_behind_a_url() -> None:
     bodies = []
 

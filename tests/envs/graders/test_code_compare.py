@@ -88,6 +88,7 @@ def nested(depth: int, name: str) -> object:
     return frozenset(nested(depth - 1, name) for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)  # comparing each with each takes minutes
 @pytest.mark.parametrize("comparison", [PLAIN, EXACT, STRICT])
 def test_deep_sets_are_not_compared_each_with_each(comparison: Comparison) -> None:

@@ -53,6 +53,7 @@ def test_text_without_its_code() -> None:
     assert without_code("a\n```python\n1\n```\nb\n```text\n2\n```") == "a\nb\n2\n"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)  # looking for each fence's end anew would take hours
 def test_long_answers_take_no_time() -> None:
     for text in ("`" * 1_000_000, "```\n" * 250_000, " " * 1_000_000, "```python\n" * 100_000, "~" * 500_000 + "`"):

@@ -147,6 +147,7 @@ def test_too_many_values_are_refused() -> None:
     assert decode(b"l9:" + b"N" * 9, max_values=10) == [None] * 9
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)  # comparing each with each takes minutes
 def test_keys_that_collide_on_purpose_cost_nothing() -> None:
     modulus = (1 << 61) - 1

@@ -111,6 +111,7 @@ def test_nested_loads_end_with_the_last(tmp_path: Path) -> None:
     assert nothing_is_left()
 
 
+@pytest.mark.slow
 def test_what_the_file_takes_from_there_crosses_processes(files: Path, tmp_path: Path) -> None:
     """A pickle of a factory, opened where nothing was loaded before; it makes the agent's environment."""
     from turngym.envs.openrlhf.env import agent_file

@@ -7,6 +7,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
+from turngym.envs.base import Env
 from turngym.envs.factory import EnvFactory
 from turngym.envs.resolution import resolve
 from turngym.envs.serving.app import env_app
@@ -44,10 +45,10 @@ class Counter:
 
 @pytest.fixture
 def serve(live):
-    def start(factory) -> tuple[str, McpMount]:
+    def start(factory) -> tuple[str, McpMount, EnvService]:
         service = EnvService(factory, ServeLimits())
         mount = McpMount(service)
-        return live(env_app(service, KEY, mount)), mount
+        return live(env_app(service, KEY, mount)), mount, service
 
     return start
 
@@ -65,10 +66,11 @@ def text(result) -> str:
     return "".join(block.text for block in result.content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_an_environment_with_tools_offers_them_and_each_session_has_a_state(serve, mode):
     Counter.num_open = 0
-    url, mount = serve(EnvFactory("counter", ToolEnv, {"tools": Counter}))
+    url, mount, _ = serve(EnvFactory("counter", ToolEnv, {"tools": Counter}))
     async with client_of(url, mode) as first, client_of(url, mode) as second:
         (add, lose) = (await first.list_tools()).tools
         assert (add.name, add.description, add.input_schema["required"]) == ("add", "Add to the count.", ["amount"])
@@ -81,13 +83,13 @@ async def test_an_environment_with_tools_offers_them_and_each_session_has_a_stat
         assert "valid integer" in text(refused)
         with pytest.raises(MCPError, match="EnvError: the database is gone"):
             await first.call_tool("lose", {})
-        assert len(mount._episodes) == 2
-    assert len(mount._episodes) == 0  # they ended with their sessions
+        assert len(mount.episodes) == 2
+    assert len(mount.episodes) == 0  # they ended with their sessions
     assert Counter.num_open == 0
 
 
 async def test_any_other_offers_reset_and_step(serve):
-    url, mount = serve(resolve("Guess"))
+    url, _, service = serve(resolve("Guess"))
     async with client_of(url, "legacy") as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["reset", "step"]
         early = await client.call_tool("step", {"action": "1"})
@@ -100,11 +102,11 @@ async def test_any_other_offers_reset_and_step(serve):
         assert '"terminated": true' in said
         over = await client.call_tool("step", {"action": "1"})
         assert "the episode is over" in text(over)
-    assert len(mount._service.sessions) == 0
+    assert len(service.sessions) == 0
 
 
 async def test_our_own_environment_plays_it(serve):
-    url, _ = serve(EnvFactory("counter", ToolEnv, {"tools": Counter}))
+    url, *_ = serve(EnvFactory("counter", ToolEnv, {"tools": Counter}))
     env = MCP(url=f"{url}/mcp", headers={"Authorization": f"Bearer {KEY}"})
     await env.reset(options={"task": Task("t", prompt="p")})
     messages, *_ = await env.step('<tool_call>{"name": "add", "arguments": {"amount": 3}}</tool_call>')
@@ -113,6 +115,36 @@ async def test_our_own_environment_plays_it(serve):
 
 
 async def test_nobody_comes_in_without_the_key(serve):
-    url, _ = serve(resolve("Guess"))
+    url, *_ = serve(resolve("Guess"))
     async with httpx2.AsyncClient() as client:
         assert (await client.post(f"{url}/mcp", json={})).status_code == 401
+
+
+class Pictures(Env):
+    """Shows a picture, and one that lies elsewhere."""
+
+    def reset(self, *, seed=None, options=None):
+        return self._shown(), {}
+
+    def step(self, action):
+        return self._shown(), 1.0, True, False, {}
+
+    def tasks(self, split, seed):
+        return [Task("t")]
+
+    def _shown(self):
+        urls = ("data:image/png;base64,aGVsbG8h", "https://nowhere/a.png")
+        pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        parts = [{"type": "text", "text": "What is it? "}, *pictures, {"type": "input_audio", "input_audio": {}}]
+        return [{"role": "user", "content": parts}]
+
+
+async def test_pictures_are_given_and_what_cannot_be_given_is_said(serve):
+    url, *_ = serve(EnvFactory("Pictures", Pictures))
+    async with client_of(url, "legacy") as client:
+        for name, arguments in (("reset", {}), ("step", {"action": "a"})):
+            first, picture, link = (await client.call_tool(name, arguments)).content
+            words = "What is it? [image of type image/png, 6 bytes][image at https://nowhere/a.png][input_audio]"
+            assert words in first.text
+            assert (picture.type, picture.mime_type, picture.data) == ("image", "image/png", "aGVsbG8h")
+            assert link.text == "[image at https://nowhere/a.png]"

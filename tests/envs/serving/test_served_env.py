@@ -112,6 +112,7 @@ async def test_an_episode_is_the_same_as_in_this_process(live):
     await served.close()
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract(live):
     url = live(env_app(EnvService(resolve("Guess"), ServeLimits()), KEY))
     assert check_env(EnvFactory("ServedEnv", ServedEnv, {"url": url, "key": KEY}), timeout_s=30.0) == []
@@ -128,6 +129,7 @@ async def test_actions_and_observations_keep_their_kinds(serve):
     assert Odd.num_open == 0
 
 
+@pytest.mark.slow
 async def test_a_failure_there_is_the_same_failure_here_and_ends_the_session(serve):
     env = ServedEnv(serve(Odd, timeout_s=0.5), KEY)
     for action, kind in (
@@ -155,6 +157,7 @@ async def test_a_failure_there_is_the_same_failure_here_and_ends_the_session(ser
     await env.close()
 
 
+@pytest.mark.slow
 async def test_a_step_whose_answer_was_lost_is_not_taken_twice(serve, monkeypatch):
     env = ServedEnv(serve(Odd), KEY)
     await env.reset()
@@ -182,6 +185,7 @@ async def test_a_step_whose_answer_was_lost_is_not_taken_twice(serve, monkeypatc
     await env.close()
 
 
+@pytest.mark.slow
 async def test_sessions_are_limited_and_forgotten_ones_are_closed(serve):
     url = serve(Odd, max_sessions=1, lease_s=0.2)
     first, second = ServedEnv(url, KEY), ServedEnv(url, KEY)
@@ -212,6 +216,7 @@ async def test_a_synchronous_environment_blocks_nobody_else(serve):
     await second.close()
 
 
+@pytest.mark.slow
 async def test_what_the_server_holds_is_closed_with_it(live):
     import uvicorn
 

@@ -84,6 +84,7 @@ async def test_each_episode_has_a_process_with_a_state(tiny):
     assert tiny.num_ended == 3
 
 
+@pytest.mark.slow
 async def test_what_a_tool_says_of_its_failure_goes_to_the_model(tiny):
     env = await begun(tiny.env(call_timeout_s=0.3))
     assert await said(env, call("break"), call("refuse"), call("hang"), call("brake"), call("add", amount=1)) == [
@@ -116,6 +117,7 @@ async def test_a_server_that_crashes_fails_the_episode(tiny):
     await env.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_does_not_start_fails_the_episode(tiny):
     for options, kind, told in (
         ({"env": {"TINY_MCP_DIES": "1"}}, ToolServerError, "it wrote: no licence"),
@@ -135,6 +137,7 @@ async def test_a_server_that_does_not_start_fails_the_episode(tiny):
     await env.close()
 
 
+@pytest.mark.slow
 async def test_no_process_outlives_a_cancellation(tiny):
     in_call, starting, stubborn = (
         await begun(tiny.env()),

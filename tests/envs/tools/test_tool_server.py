@@ -133,6 +133,7 @@ async def test_headers_are_sent_and_cookies_are_not_kept(live):
     await env.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_fails_fails_the_episode_and_posts_are_not_repeated(live):
     server = Server()
     env = await begun(live(server.app))
@@ -149,6 +150,7 @@ async def test_a_server_that_fails_fails_the_episode_and_posts_are_not_repeated(
     await env.close()
 
 
+@pytest.mark.slow
 async def test_what_changes_nothing_is_asked_again(live):
     parameter = {"name": "id", "in": "path", "schema": {"type": "string"}}
     server = Server(
@@ -164,6 +166,7 @@ async def test_what_changes_nothing_is_asked_again(live):
     await env.close()
 
 
+@pytest.mark.slow
 async def test_no_answer_in_time_fails_the_episode(live):
     env = await begun(live(Server().app), call_timeout_s=0.2)
     with pytest.raises(DeadlineError, match=r"no answer within 0\.2 s"):
@@ -171,6 +174,7 @@ async def test_no_answer_in_time_fails_the_episode(live):
     await env.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_down_or_is_none_fails_the_episode(live):
     env = ToolServer("http://127.0.0.1:9")
     with pytest.raises(ToolServerError, match="is the server up"):

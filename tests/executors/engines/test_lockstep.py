@@ -127,6 +127,7 @@ async def test_each_gets_its_own_error_and_all_that_of_a_dead_engine():
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(280)
 @pytest.mark.asyncio(loop_scope="session")
 async def test_two_runs_on_vllm_are_the_same_to_the_bit(rig):
@@ -159,6 +160,7 @@ async def test_two_runs_on_vllm_are_the_same_to_the_bit(rig):
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(280)
 @pytest.mark.asyncio(loop_scope="session")
 async def test_no_request_of_a_wave_begins_before_all_are_there(rig, monkeypatch):

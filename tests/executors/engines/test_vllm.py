@@ -15,7 +15,7 @@ from turngym.executors.engines.vllm import VllmConfig, VllmEngine
 from turngym.executors.transports import CudaIpcWriter, ShmWriter
 from turngym.executors.weights import TensorSpec
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280)]
 
 # A CPU calculates in fp32; a GPU's kernels for attention and adapters round the factors of a product to TF32.
 DEVICES = [pytest.param(False, 1e-4, id="cpu"), pytest.param(True, 5e-3, id="gpu", marks=pytest.mark.gpu)]

@@ -22,7 +22,7 @@ from turngym.executors.weights import TensorSpec
 
 from .reference import ends_of, kept, recomputed, sampled
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280)]
 
 # vLLM's GPU kernels for adapters have no fp32.
 DEVICES = [

@@ -12,7 +12,7 @@ from turngym.executors.engines.base import UpdateMode
 
 from .reference import recomputed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280), pytest.mark.asyncio(loop_scope="session")]
 
 
 def children(rig) -> list[int]:

@@ -14,7 +14,7 @@ from turngym.agents.base import Sampling
 from turngym.errors import EngineDeadError, EngineError
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280)]
 
 
 def scores_of(model, token_ids: np.ndarray, temperature: float) -> np.ndarray:

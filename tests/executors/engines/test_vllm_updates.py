@@ -13,7 +13,7 @@ from turngym.executors.engines.base import UpdateMode
 
 from .reference import Rig, ends_of, kept, recomputed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280), pytest.mark.asyncio(loop_scope="session")]
 
 RNG = np.random.default_rng(0)
 RECOMPUTE, KEEP, DRAIN = UpdateMode.RECOMPUTE, UpdateMode.KEEP, UpdateMode.DRAIN

@@ -79,6 +79,7 @@ def release():
     event.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "stage"),
     # An asynchronous environment is made without awaiting anything.

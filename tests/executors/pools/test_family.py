@@ -1,4 +1,5 @@
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -7,9 +8,11 @@ from turngym.envs.task import Task
 from turngym.errors import EnvLostError, EnvUnavailableError, ProgramError
 from turngym.executors.env_pool import EnvPool
 from turngym.executors.pools import breaker as breaker_module
+from turngym.executors.pools import threads
 from turngym.executors.pools.base import Ticket
 from turngym.executors.pools.breaker import BURST, BreakerState
 from turngym.executors.pools.family import Family
+from turngym.executors.pools.gate import FairGate
 from turngym.executors.pools.stats import pool_metrics
 
 
@@ -194,9 +197,10 @@ async def test_families_of_a_pool_have_names_and_metrics():
     assert metrics["env_pool/num_envs"] == metrics["env_pool/loop_blocked_s"] == 0
 
 
-async def test_threads_are_shared_by_weight_under_the_pool():
-    """Two threads; of 90 steps of either kind, twice as many of the heavier have begun while both wait."""
+async def test_threads_are_shared_by_weight_under_the_pool(monkeypatch):
+    """Of 90 steps of either kind, each a second long, twice as many of the heavier have begun while both wait."""
     order = []
+    monkeypatch.setattr(threads, "FairGate", partial(FairGate, clock=lambda: float(len(order))))
 
     class Heavy(Env):
         def reset(self, *, seed=None, options=None):
@@ -211,4 +215,4 @@ async def test_threads_are_shared_by_weight_under_the_pool():
     light = [await pool.make(Light, 30) for _ in range(90)]
     await asyncio.gather(*(env.reset(Task(id="t"), 30) for env in [*light, *heavy]))
     assert len(order) == 180
-    assert 45 < order[:90].count("Heavy") < 88  # stays of microseconds vary, and shares are of time
+    assert abs(order[:90].count("Heavy") - 60) <= 2

@@ -58,6 +58,7 @@ class Crowd:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("capacity", "weights", "stays"),
     [

@@ -1,6 +1,7 @@
 import asyncio
 
 import numpy as np
+import pytest
 
 from turngym.agents.base import Sampling
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
@@ -10,6 +11,7 @@ from turngym.executors.pools.gated import GatedGenerator
 PROMPT = np.asarray([1], np.int32)
 
 
+@pytest.mark.slow
 async def test_requests_in_flight_are_bounded_and_families_served_by_weight():
     """Of an engine with 3 places and requests of equal length, a family of weight 2 gets two of three."""
     names = []

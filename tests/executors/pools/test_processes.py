@@ -65,6 +65,7 @@ async def close_all(*envs):
         await env.close()
 
 
+@pytest.mark.slow
 async def test_environments_live_in_the_workers_with_the_fewest(pool, bad_env, tmp_path):
     envs = await two_envs(pool, bad_env("Odd", log=str(tmp_path / "log")))
     assert envs[0].name == "Odd"
@@ -73,6 +74,7 @@ async def test_environments_live_in_the_workers_with_the_fewest(pool, bad_env, t
     assert (tmp_path / "log").read_text() == "closed\n" * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "timeout_s", "error", "words"),
     [
@@ -118,6 +120,7 @@ async def test_a_failure_of_the_environment_ends_nothing(pool, bad_env):
     await close_all(guilty, neighbour, other)
 
 
+@pytest.mark.slow
 async def test_failures_are_typed_and_lost_attempts_begun_again(pool, bad_env, byte_agent):
     engine = ScriptedEngine(lambda request: list(b"exit 3" if request.index == 0 else b"pid"))
     executor = MultiTurn(byte_agent, bad_env("Odd"), pool, Limits())
@@ -130,6 +133,7 @@ async def test_failures_are_typed_and_lost_attempts_begun_again(pool, bad_env, b
     assert trajectory.failure.kind is FailureKind.ENV_TIMEOUT
 
 
+@pytest.mark.slow
 async def test_a_cancelled_step_ends_by_itself_and_then_the_environment_is_closed(pool, bad_env, until, tmp_path):
     killed = pool.stats().counts.num_killed
     env = await pool.make(bad_env("Odd", log=str(tmp_path / "log")), 30)
@@ -144,6 +148,7 @@ async def test_a_cancelled_step_ends_by_itself_and_then_the_environment_is_close
     assert pool.stats().counts.num_killed == killed
 
 
+@pytest.mark.slow
 async def test_a_cancelled_making_leaves_no_environment(pool, bad_env, until, tmp_path):
     making = asyncio.ensure_future(pool.make(bad_env("Odd", log=str(tmp_path / "log"), slow_s=0.5), 30))
     await until(lambda: pool.stats().families["Odd"].running == 1)
@@ -163,6 +168,7 @@ async def test_what_cannot_be_sent_is_said(pool, until):
     await until(lambda: pool.stats().counts.num_envs == 0)  # or its closing would end with this test's loop
 
 
+@pytest.mark.slow
 async def test_states_are_kept_per_worker_and_dealt_out_again(bad_env, one_step):
     """Two workers count 2 and 1 steps; three, then one, go on from there, and the sum stays."""
     before = children()
@@ -201,6 +207,7 @@ async def test_an_environment_forks_inside_its_worker(pool, bad_env, until, tmp_
     assert (tmp_path / "log").read_text() == "closed\n" * 2
 
 
+@pytest.mark.slow
 async def test_a_fork_past_its_deadline_takes_its_worker_down(pool, bad_env, until):
     one, other, _ = envs = await two_envs(pool, bad_env("Odd"))
     await one.step(Action("forks_in 60"), 30)

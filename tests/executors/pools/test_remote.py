@@ -20,7 +20,7 @@ from turngym.executors.pools.from_options import make_pool
 from turngym.executors.pools.remote import RemoteHost
 from turngym.executors.retry import retrying
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -113,6 +113,7 @@ class Server(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_reward_behind_a_url(traces, run):
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

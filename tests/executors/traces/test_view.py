@@ -207,6 +207,7 @@ def test_a_newer_store_is_refused_with_its_place(traces, tmp_path):
     assert "update turngym" in err
 
 
+@pytest.mark.slow
 def test_listing_needs_no_torch(recorded):
     program = (
         "import sys\n"

@@ -128,6 +128,7 @@ def test_json_holds_the_same(make_run, capsys):
     assert told["steps"] == 26
 
 
+@pytest.mark.slow
 def test_the_doctor_needs_nothing_heavy(make_run):
     program = (
         "import sys\n"

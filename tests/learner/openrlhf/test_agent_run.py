@@ -48,6 +48,7 @@ def command(tiny_model, tmp_path):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "num_turns"), [("agent_func.py", 3), ("own_executor.py", 2)])
 async def test_a_step_of_a_run(command, tiny_model, file, num_turns):
     config = parse_train(command(file, "--apply_chat_template --temperature 0.5"))

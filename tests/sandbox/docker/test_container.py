@@ -63,6 +63,7 @@ async def test_what_programs_did(threads: ThreadPoolExecutor, state: dict[str, A
     assert await container(state, threads).why_dead() == why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "message"),
     [

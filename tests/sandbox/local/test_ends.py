@@ -18,6 +18,7 @@ async def sandbox():
         yield sandbox
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wall_s", [1e-6, 1e-4, 1e-3, 3e-3])
 async def test_a_limit_that_is_over_before_the_program_begins_is_a_timeout(sandbox, wall_s):
     for _ in range(5):
@@ -25,6 +26,7 @@ async def test_a_limit_that_is_over_before_the_program_begins_is_a_timeout(sandb
         assert (result.ended, result.exit_code) == ("timeout", None)
 
 
+@pytest.mark.slow
 async def test_a_shell_that_reads_no_cell_is_killed_at_the_timeout(sandbox):
     async with await sandbox.open_session("bash", limits=Limits(wall_s=0.2)) as session:
         await session.run_cell("(sleep 0.1; kill -STOP $$) &")
@@ -36,6 +38,7 @@ async def test_a_shell_that_reads_no_cell_is_killed_at_the_timeout(sandbox):
         assert (await session.run_cell("echo ok")).out == b"ok\n"
 
 
+@pytest.mark.slow
 async def test_a_jail_rests_when_its_interpreter_has_ended_between_two_cells(sandbox):
     async with await sandbox.open_session() as session:
         await session.run_cell("import os, threading; threading.Timer(0.05, os._exit, (0,)).start()")
@@ -56,6 +59,7 @@ async def test_memory_that_ran_out_in_a_session_is_not_held_against_the_next_pro
     assert (result.ended, result.exit_code) == ("nonzero", 3)
 
 
+@pytest.mark.slow
 async def test_a_cell_that_lets_the_kernel_kill_its_jail_for_memory_has_run_out_of_memory(sandbox):
     code = """
 import os
@@ -76,6 +80,7 @@ os.wait()
     assert (await sandbox.run("print(1)")).is_ok
 
 
+@pytest.mark.slow
 async def test_a_program_beside_a_cell_that_has_its_jail_killed_for_memory_is_no_failure(sandbox):
     code = """
 import os, time
@@ -134,6 +139,7 @@ async def test_a_fork_that_failed_leaves_no_leave_for_namespaces(sandbox):
         assert (await session.run_cell(unshare)).value == "(-1, 1)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("language", "code"),
     [
@@ -161,6 +167,7 @@ def ticks(pid: int) -> int:
     return int(words[11]) + int(words[12])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "holds",
     [

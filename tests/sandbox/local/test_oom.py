@@ -76,6 +76,7 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         Path(folder).rmdir()
 
 
+@pytest.mark.slow
 async def test_a_program_within_its_limits_that_the_machine_has_no_memory_for_is_lost(small_machine: None) -> None:
     async with LocalSandbox(num_workers=1) as sandbox:
         with pytest.raises(SandboxLostError, match="within its limits"):
@@ -93,6 +94,7 @@ async def test_a_program_that_kills_itself_is_not_lost() -> None:
         assert (result.ended, result.signal) == ("signal", 9)
 
 
+@pytest.mark.slow
 async def test_a_session_that_the_machine_has_no_memory_for_is_lost(small_machine: None) -> None:
     async with LocalSandbox(num_workers=1) as sandbox:
         session = await sandbox.open_session()

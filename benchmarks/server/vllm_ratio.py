@@ -1,0 +1,192 @@
+"""Answers per second of our server against vLLM's own OpenAI server, on the same model, from the same client.
+
+Both run all the time, each with an engine of its own that is set alike, and are loaded in turn: whole answers, then
+streams. Every conversation sends its history as it grows. Taken twice: with SmolLM2-135M-Instruct, and with a model so
+small that the server is most of the work. `front` is the server's process and `engine` its child, in processor time.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from client import Load, Served, played
+from processes import CpuTime, OurServer, VllmServer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "executors"))
+import models
+import smollm2
+
+from turngym.envs.serving.ports import bound_socket
+from turngym.executors.engines.vllm_config import CPU_ENVIRONMENT, ENVIRONMENT
+
+GOAL = 1.0
+MAX_CONTEXT = 4096
+KV_BYTES = 512 << 20
+SIDES = ("ours", "vllm")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is asked in a round."""
+
+    sessions: int
+    turns: int
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one side did in one round."""
+
+    served: Served
+    front_s: float
+    engine_s: float
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.served.latencies_s)
+
+    @property
+    def rate(self) -> float:
+        return self.num_requests / self.served.wall_s
+
+
+def round_of(server: OurServer | VllmServer, model: str, size: Size, tag: str, streams: bool) -> Round:
+    names = [f"{tag}-{number}" for number in range(size.sessions)]
+    if isinstance(server, OurServer):
+        server.tell(open=names)
+        urls = [f"{server.url}/s/{name}/v1" for name in names]
+    else:
+        urls = [f"{server.url}/v1"] * size.sessions
+    cpu = CpuTime(server.pid)
+    load = Load(urls, server.key, model, size.turns, 40, size.max_tokens, streams=streams, tag=tag)
+    served = played(load)
+    made = Round(served, *cpu.used())
+    if isinstance(server, OurServer):
+        record = server.tell(close=names)
+        if record["num_tokens"] != served.num_tokens:
+            raise RuntimeError(f"{record} came of {served.num_tokens} tokens")
+    return made
+
+
+def measure(model: str, size: Size, rounds: int) -> dict[tuple[str, bool], list[Round]]:
+    """Load both in turn; the first round warms up."""
+    cores = os.cpu_count() or 1
+    with bound_socket("127.0.0.1", 0) as probe:
+        port = probe.getsockname()[1]
+    environment = {**ENVIRONMENT, **CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(cores)}
+    theirs = VllmServer(model, port, environment, vllm_arguments())
+    print(f"{'':>3} {'answers/s':<7} {'ours':>6} {'vllm':>8} {'ratio':>8}", flush=True)
+    ours = None
+    taken: dict[tuple[str, bool], list[Round]] = {(side, streams): [] for side in SIDES for streams in (False, True)}
+    try:
+        theirs.wait()
+        ours = OurServer("--model", model, "--threads", str(cores), "--max-context", str(MAX_CONTEXT))
+        for index in range(rounds + 1):
+            for streams in (False, True):
+                kind = "stream" if streams else "whole"
+                pair = [round_of(server, model, size, f"{kind}{index}", streams) for server in (ours, theirs)]
+                rates = [made.rate for made in pair]
+                print(f"{index:>3} {kind:<7} {rates[0]:>8.1f} {rates[1]:>8.1f} {rates[0] / rates[1]:>8.3f}", flush=True)
+                for side, made in zip(SIDES, pair if index else (), strict=False):
+                    taken[side, streams].append(made)
+    finally:
+        theirs.stop()
+        if ours is not None:
+            ours.stop()
+    return taken
+
+
+def vllm_arguments() -> list[str]:
+    """Return what sets vLLM's engine as ours is set."""
+    return [
+        *("--dtype", "bfloat16", "--max-model-len", str(MAX_CONTEXT), "--max-num-seqs", "256"),
+        *("--kv-cache-memory-bytes", str(KV_BYTES), "--generation-config", "vllm"),
+        *("--enforce-eager", "--disable-log-stats", "--disable-uvicorn-access-log"),
+    ]
+
+
+def told(name: str, taken: dict[tuple[str, bool], list[Round]]) -> list[dict[str, object]]:
+    """Print both sides, and return them as numbers."""
+    results = []
+    for streams in (False, True):
+        for side in SIDES:
+            rounds = taken[side, streams]
+            cells = {
+                "req_per_s": statistics.median(made.rate for made in rounds),
+                "latency_ms": 1000 * statistics.median(s for made in rounds for s in made.served.latencies_s),
+                "first_ms": 1000 * statistics.median(s for made in rounds for s in made.served.first_s),
+                "front_cpu_ms": statistics.median(1000 * made.front_s / made.num_requests for made in rounds),
+                "engine_cpu_ms": statistics.median(1000 * made.engine_s / made.num_requests for made in rounds),
+                "client_cpu_ms": statistics.median(
+                    1000 * made.served.client_cpu_s / made.num_requests for made in rounds
+                ),
+            }
+            kind = "stream" if streams else "whole"
+            print(f"{name:<8} {kind:<7} {side:<5}", *(f"{value:>13.2f}" for value in cells.values()), flush=True)
+            results.append(
+                {"model": name, "kind": kind, "side": side, **{k: round(value, 2) for k, value in cells.items()}}
+            )
+    return results
+
+
+def ratio_of(taken: dict[tuple[str, bool], list[Round]]) -> float:
+    """Return answers per second, ours by theirs, round by round, of both kinds."""
+    return statistics.median(
+        mine.rate / other.rate
+        for streams in (False, True)
+        for mine, other in zip(taken["ours", streams], taken["vllm", streams], strict=True)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one small round of the small model, to see that it runs")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=["tiny", "smollm2"])
+    options = parser.parse_args()
+    smol = smollm2.model_folder()
+    sizes = {"tiny": Size(16, 4, 16), "smollm2": Size(8, 3, 16)}
+    if options.quick:
+        sizes, options.rounds = {"tiny": Size(4, 2, 8)}, 1
+    elif options.only:
+        sizes = {options.only: sizes[options.only]}
+    columns = ("req/s", "median ms", "first ms", "front CPU ms", "engine CPU ms", "client CPU ms")
+    taken = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, size in sizes.items():
+            inside = Path(folder) / name
+            inside.mkdir()
+            model = models.endless(models.tiny(smol, inside) if name == "tiny" else smol, inside)
+            taken[name] = measure(model, size, options.rounds)
+    print(f"{'model':<8} {'kind':<7} {'side':<5}", *(f"{column:>13}" for column in columns))
+    cases = [case for name, rounds in taken.items() for case in told(name, rounds)]
+    first = next(iter(taken))
+    ratio = ratio_of(taken[first])
+    both = {side: statistics.median(made.rate for made in taken[first][side, False]) for side in SIDES}
+    print(
+        json.dumps(
+            {
+                "name": "server/vllm_ratio",
+                "value": round(both["ours"], 1),
+                "unit": "answers/s",
+                "baseline": f"vLLM's own OpenAI server, {first}, same client in turn",
+                "baseline_value": round(both["vllm"], 1),
+                "ratio": round(ratio, 3),
+                "ratios": {name: round(ratio_of(rounds), 3) for name, rounds in taken.items()},
+                "goal": GOAL,
+                "met": ratio >= GOAL,
+                "where": f"CPU, {os.cpu_count()} cores",
+                "cases": cases,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
