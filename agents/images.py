@@ -64,7 +64,7 @@ class ImageReader:
     def __init__(self, model: str) -> None:
         self._model = model
         self._loaded: ProcessorMixin | None = None
-        self._expansions: OrderedDict[str, NDArray[np.int32]] = OrderedDict()
+        self._expansions: OrderedDict[tuple[str, str], NDArray[np.int32]] = OrderedDict()
 
     @cached_property
     def token_id(self) -> int | None:
@@ -104,9 +104,10 @@ class ImageReader:
         Raises:
             ImageError: The processor does not take it.
         """
-        ids = self._expansions.get(image.digest)
+        key = (marker, image.digest)
+        ids = self._expansions.get(key)
         if ids is None:
-            ids = self._expansions[image.digest] = self._expand(marker, image)
+            ids = self._expansions[key] = self._expand(marker, image)
             if len(self._expansions) > _MOST_EXPANSIONS:
                 self._expansions.popitem(last=False)
         return ids

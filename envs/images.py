@@ -15,6 +15,7 @@ from .messages import Message
 if TYPE_CHECKING:
     from PIL import Image as Pictures
 
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # others of Pillow's run programs, or are not pixels
 IMAGE_KINDS = ("image", "image_url", "input_image")
 _SHOWN_CHARS = 60
 
@@ -57,7 +58,7 @@ class Image:
             with _opened(data) as picture:
                 return cls(data, *picture.size)
         except Exception as error:  # Pillow's plugins raise what they like
-            raise ImageError(f"{len(data)} bytes are no image that Pillow reads: {error}") from error
+            raise ImageError(f"{len(data)} bytes are no image of {', '.join(FORMATS)}: {error}") from error
 
     def to_pil(self) -> "Pictures.Image":
         """Return the pixels as RGB: turned as the camera was held, on white where they are transparent.
@@ -160,7 +161,7 @@ def read_images(message: Message, *, is_trusted: bool = True) -> Message:
 def _opened(data: bytes) -> "Pictures.Image":
     from PIL import Image as Pictures
 
-    return Pictures.open(io.BytesIO(data))
+    return Pictures.open(io.BytesIO(data), formats=FORMATS)
 
 
 def _of_url(url: str) -> Image:

@@ -8,6 +8,7 @@ import torch
 
 from .vision import policy_class
 
+_IF_THERE = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
 PROCESSOR_FILES = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json")
 
 
@@ -42,7 +43,7 @@ def save_hf(
     if generation_config.exists():
         shutil.copy(generation_config, temporary)
     for name in PROCESSOR_FILES:
-        if (place := cached_file(source, name, _raise_exceptions_for_missing_entries=False)) is not None:
+        if (place := cached_file(source, name, **_IF_THERE)) is not None:
             shutil.copy(place, temporary / name)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)

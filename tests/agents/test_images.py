@@ -103,7 +103,8 @@ def test_pixels_of_arrays_and_pictures_come_back():
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (b"GIF89a", "6 bytes are no image"),
+        (b"GIF89a", "6 bytes are no image of PNG, JPEG"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image of PNG"),  # would run Ghostscript
         ("https://example.org/a.png", "not fetched from the net"),
         ("/nowhere/a.png", "there is no image"),
         ("data:image/png,abc", "reads 'data:image/png;base64"),
