@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, EngineError, TrajectoryError
+from .images import Images
 from .shape import Shape
 
 MOST_TOP_LOGPROBS = 20
@@ -131,14 +132,14 @@ class Generator(Protocol):
         ...
 
     async def generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
         """Sample one completion.
 
         Args:
             prompt_ids: Token ids, sent to the model exactly as they are.
             sampling: How to sample.
-            images: For vision models, one per image placeholder in the prompt.
+            images: Those that tokens of the prompt stand for, each with its place.
             request: A readable name (task, attempt, turn) for logs; the engine makes it unique.
 
         Raises:

@@ -16,6 +16,7 @@ from ..answer_reader import AnswerReader
 from ..base import Completion, Generator, RequestRefusedError, Sampling, StopReason
 from ..chat import ChatAgent
 from ..conversation import ChatConversation
+from ..images import Images
 from .answers import Answer, Read, Reader, before_stop, finish_reason
 from .branches import SessionRecord, joined
 from .canonical import Form, Json, form_of
@@ -216,13 +217,13 @@ class Session:
         """Sample, and add what came of it to the tree; all answers or none."""
         base = place.node.fork()
         show(base, place.shown)
-        prompt_ids = base.prompt_ids()
+        prompt_ids, images = base.prompt_ids(), base.prompt_images()
         sampling = self._bounded(place.ask.sampling, len(prompt_ids))
         seeds = [None if sampling.seed is None else sampling.seed + index for index in range(place.ask.n)]
         samplings = [replace(sampling, seed=seed) for seed in seeds]
         place.node.num_running += 1
         try:
-            completions = await self._sampled(prompt_ids, samplings)
+            completions = await self._sampled(prompt_ids, images, samplings)
             twins = [base, *(base.fork() for _ in samplings[1:])]
             answers = [
                 self._add(place, twin, completion, each)
@@ -242,18 +243,21 @@ class Session:
         known = list(node.known_in(ask.messages)) if isinstance(ask, ChatAsk) else []
         self._history.add(known, is_continued=node.turn is not None, branch=place.branch, n=ask.n)
 
-    async def _sampled(self, prompt_ids: NDArray[np.int32], samplings: Sequence[Sampling]) -> list[Completion]:
+    async def _sampled(
+        self, prompt_ids: NDArray[np.int32], images: Images, samplings: Sequence[Sampling]
+    ) -> list[Completion]:
         name = f"{self.name}/{self.num_turns}"
+        asked = [
+            self._generator.generate(prompt_ids, sampling, images or None, f"{name}.{index}")
+            for index, sampling in enumerate(samplings)
+        ]
         deadline = asyncio.timeout(self._timeout_s)
         try:
             async with deadline:
-                if len(samplings) == 1:
-                    return [await self._generator.generate(prompt_ids, samplings[0], request=f"{name}.0")]
+                if len(asked) == 1:
+                    return [await asked[0]]
                 async with asyncio.TaskGroup() as group:
-                    tasks = [
-                        group.create_task(self._generator.generate(prompt_ids, sampling, request=f"{name}.{index}"))
-                        for index, sampling in enumerate(samplings)
-                    ]
+                    tasks = [group.create_task(each) for each in asked]
         except ExceptionGroup as errors:  # one failed, and the others were cancelled
             raise errors.exceptions[0] from None
         except TimeoutError as error:
@@ -263,18 +267,19 @@ class Session:
         return [task.result() for task in tasks]
 
     def _add(self, place: _Place, conversation: ChatConversation, completion: Completion, sampling: Sampling) -> Answer:
-        ask, prompt_ids = place.ask, conversation.prompt_ids()
+        ask, prompt_ids, images = place.ask, conversation.prompt_ids(), conversation.prompt_images()
         action = conversation.record(completion, sampling)
         read = place.read(action, conversation.written(sampling))
         number = len(self._stop_reasons)
         self._stop_reasons.append(completion.stop_reason)
-        turn = Turn(number, place.shown, checksum(prompt_ids), completion, sampling)
+        turn = Turn(number, place.shown, checksum(prompt_ids, images), completion, sampling)
         child = Node(turn, place.node, read.problems, conversation)
         if isinstance(ask, ChatAsk):
             child.given = Given(read.content, read.thought, read.calls, str(action))
             child.num_messages = len(ask.messages) + 1
         place.node.add(child, place.forms, read.forms)
-        self._texts.add(conversation.prompt_ids(), child)
+        if not images:  # token ids alone say nothing of them
+            self._texts.add(conversation.prompt_ids(), child)
         if isinstance(ask, TextAsk) and isinstance(ask.prompt, str):
             self._texts.add(ask.prompt + read.content, child)
         return Answer(

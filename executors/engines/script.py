@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...agents.base import Sampling, StopReason, TopLogprobs
+from ...agents.images import Images
 from ...errors import EngineError
 from .toy_policy import ToyPolicy
 
@@ -21,6 +22,7 @@ class Request:
     sampling: Sampling
     name: str
     index: int  # how many requests came before
+    images: Images = ()
 
 
 @dataclass(frozen=True)

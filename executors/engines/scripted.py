@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ...agents.base import Completion, RequestRefusedError, Sampling, TopLogprobs
+from ...agents.images import Images
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
@@ -98,7 +99,7 @@ class ScriptedEngine:
         return len(self._running)
 
     async def generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
         """Answer one request; see `Generator`."""
         if len(prompt_ids) == 0:
@@ -109,7 +110,8 @@ class ScriptedEngine:
                 f"{self._max_context} tokens"
             )
         async with self._admitted() as work:
-            return await self._answer(np.array(prompt_ids, np.int32), sampling, request, work)
+            asked = Request(np.array(prompt_ids, np.int32), sampling, request, self._num_requests, images or ())
+            return await self._answer(asked, work)
 
     async def submit_wave(self, asks: Sequence[Ask]) -> list[asyncio.Task[Completion]]:
         """Submit requests in this order; see `WaveEngine`."""
@@ -214,9 +216,9 @@ class ScriptedEngine:
             if not self._running:
                 self._idle.set()
 
-    async def _answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, name: str, work: Work) -> Completion:
+    async def _answer(self, request: Request, work: Work) -> Completion:
         await self.health()
-        request = Request(prompt_ids, sampling, name, self._num_requests)
+        sampling, request = request.sampling, replace(request, index=self._num_requests)
         self._num_requests += 1
         if self._keep_requests:
             self.requests.append(request)

@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.base import Completion, RequestRefusedError, Sampling, StopReason, TopLogprobs
+from ...agents.images import Images
 from ...agents.shape import Grammar, GrammarKind, Shape
 from ...errors import EngineError
 from .version_spans import VersionSpans
+from .vllm_images import PicturePrompt
 
 
 def sampling_params(sampling: Sampling) -> Any:
@@ -70,8 +72,10 @@ def scoring_params() -> Any:
     )
 
 
-def prompt_of(token_ids: NDArray[np.int32], salt: str) -> Any:
-    """Return vLLM's prompt; it shares cached keys and values only with prompts of the same salt."""
+def prompt_of(token_ids: NDArray[np.int32], salt: str, images: Images | None = None) -> Any:
+    """Return vLLM's prompt; what is cached for it, its images included, serves only prompts of the same salt."""
+    if images:
+        return PicturePrompt(token_ids, images, salt)
     from vllm.inputs import tokens_input
 
     return tokens_input(token_ids.tolist(), cache_salt=salt)

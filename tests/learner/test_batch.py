@@ -109,7 +109,7 @@ def test_empty_batches(batch):
 def test_shipping_costs_little_more_than_the_arrays(batch):
     big = concatenate([batch] * 1000)
     shipped = pickle.dumps(big)
-    assert len(shipped) < 1.2 * sum(array.nbytes for array in vars(big).values() if array is not None)
+    assert len(shipped) < 1.2 * sum(array.nbytes for array in vars(big).values() if isinstance(array, np.ndarray))
     assert pickle.loads(shipped).token_ids.tolist() == big.token_ids.tolist()
 
 

@@ -228,7 +228,7 @@ async def test_what_is_no_request_is_refused(post, path, body):
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages.0.role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "renders text only"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "a data: URL"),
         ({"temperature": "1"}, "temperature"),
         ({"temperature": 3}, "temperature"),
         ({"top_p": 0}, "top_p"),
