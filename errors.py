@@ -89,6 +89,10 @@ class TemplateError(TurnGymError, ValueError):
     """A chat template cannot render these messages."""
 
 
+class ImageError(TemplateError):
+    """An image cannot be read, or has no place in what the model reads."""
+
+
 class TrajectoryError(TurnGymError, ValueError):
     """Arrays that must have one length do not, or a token is accounted for twice."""
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ..envs.tools.calls import Schema
 from .answer_reader import AnswerReader, AnswerReaders
 from .conversation import MOST_END_TOKENS, ChatConversation
+from .images import ImageReader
+from .picture_text import PictureText
 from .template import ChatTemplate
 from .tokenizer import Codec
 from .tool_chat import ToolConversation, ToolTemplates
@@ -37,6 +39,7 @@ class ChatAgent:
         tool_parser: Name of the parser that reads the model's calls (`agents.tool_calls`); by default the one that the
             chat template suggests.
         reasoning_parser: Likewise of the one that reads its thoughts (`agents.reasoning`).
+        images: The model's processor, where it reads images too.
 
     Raises:
         ConfigError: The tokenizer has no chat template, or there is no parser of this name.
@@ -52,6 +55,7 @@ class ChatAgent:
         tools: Seq[dict[str, Any]] | None = None,
         tool_parser: str | None = None,
         reasoning_parser: str | None = None,
+        images: ImageReader | None = None,
     ) -> None:
         self._codec = Codec(tokenizer)
         self.readers = AnswerReaders(tokenizer, tool_parser, reasoning_parser)
@@ -59,6 +63,9 @@ class ChatAgent:
         self._template = (
             ChatTemplate(tokenizer, template_kwargs=template_kwargs, tools=tools) if apply_chat_template else None
         )
+        self._pictures: PictureText | None = None
+        if self._template is not None and images is not None:
+            self._pictures = PictureText(self._codec, self._template, images)
 
     @property
     def end_of_turn_ids(self) -> tuple[int, ...]:
@@ -101,12 +108,16 @@ class ChatAgent:
     def begin(self, tools: Seq[dict[str, Any]] | None = None) -> ChatConversation:
         """Return a new, empty conversation; its actions hold the calls of these tools, which the model is told of."""
         if not tools:
-            return ChatConversation(self._codec, self._template)
-        return ToolConversation(self._codec, self._tool_templates.of(tools, self._template))
+            return ChatConversation(self._codec, self._template, self._pictures)
+        return ToolConversation(self._codec, self._tool_templates.of(tools, self._template), self._pictures)
 
 
 def agent_for(
-    tokenizer: "PreTrainedTokenizerBase", *, tool_parser: str | None = None, reasoning_parser: str | None = None
+    tokenizer: "PreTrainedTokenizerBase",
+    *,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    images: ImageReader | None = None,
 ) -> ChatAgent:
     """Return the agent of a model: with its chat template, or for a base model without one, text as it is."""
     return ChatAgent(
@@ -114,4 +125,5 @@ def agent_for(
         apply_chat_template=bool(tokenizer.chat_template),
         tool_parser=tool_parser,
         reasoning_parser=reasoning_parser,
+        images=images,
     )

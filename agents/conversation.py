@@ -11,12 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..envs.base import Action
+from ..envs.images import Image
 from ..envs.messages import Message, RawText
 from ..errors import TemplateError
 from .base import Completion, Sampling, StopReason
+from .images import Images
+from .picture_text import Encoded, PictureText, raw_text_with_images, with_images
 from .prefix import NOTHING_SAID, Reading, end_of_answer, why_rewritten
 from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder, common_length
-from .template import ChatMessage, ChatTemplate, text_of
+from .template import ChatMessage, ChatTemplate, images_of, text_of
 from .tokenizer import Codec
 
 # The end of a turn is up to this many special tokens (Cohere's is two).
@@ -44,9 +47,10 @@ class Answer(NamedTuple):
 class ChatConversation:
     """One episode's context, token for token; see `agents.chat`."""
 
-    def __init__(self, codec: Codec, template: ChatTemplate | None) -> None:
+    def __init__(self, codec: Codec, template: ChatTemplate | None, pictures: PictureText | None = None) -> None:
         self._codec = codec
         self._template = template
+        self._pictures = pictures  # None where the model reads text only
         # A template that shows the time must not change its mind at midnight.
         self._clock = datetime.now().strftime if template and template.has_clock else None
         self._messages: list[Message] = []
@@ -54,6 +58,7 @@ class ChatConversation:
         # The template's own text of all that was shown and said, up to the last observation; None
         # where raw text came between, which no template can render.
         self._view: str | None = "" if template else None
+        self._images: tuple[Image, ...] = ()  # that the view has places for
         self._answer: Answer | None = None  # the last completion, if nothing answered it yet
         self._turn = BEFORE_FIRST_TURN
         self._builder = SequenceBuilder()
@@ -88,15 +93,19 @@ class ChatConversation:
         elif self._template is None:
             self._add_raw(_plain_text(observation))
         elif not is_last or any(message.get("content") for message in observation):
+            observation = [with_images(message, self._pictures) for message in observation]
             new = [self._template.prepare(message) for message in observation]
+            images = tuple(image for message in observation for image in images_of(message))
             if self._view is None:
-                self._add_unseen(self._template, new, is_last)
+                self._add_unseen(self._template, new, images, is_last)
             else:
-                self._add_seen(self._template, self._view, new, is_last)
+                self._add_seen(self._template, self._view, new, images, is_last)
             self._messages.extend(observation)
 
     def observe_tokens(self, token_ids: NDArray[np.int32]) -> None:
         """Append tokens as they are, as `observe` does with raw text."""
+        if self._pictures is not None:
+            self._pictures.check_text(token_ids)
         self._append(token_ids)
         self._view = None
         self._messages.append(Message(role="user", content=self._codec.decode(token_ids)))
@@ -105,8 +114,18 @@ class ChatConversation:
         """Token ids for the next completion, generation prompt included."""
         return self._builder.token_ids()
 
+    def prompt_images(self) -> Images:
+        """The images among the prompt's ids."""
+        return self._builder.images()
+
     def record(self, completion: Completion, sampling: Sampling, *, with_query: bool = False) -> Action:
-        """Append what was sampled and return it as the environment's action."""
+        """Append what was sampled and return it as the environment's action.
+
+        Raises:
+            ImageError: The model wrote a place for an image.
+        """
+        if self._pictures is not None and self._builder.images():
+            self._pictures.check_text(completion.token_ids)
         self._builder.add_completion(completion, sampling, self._turn + 1)
         self._turn += 1
         ids = completion.token_ids
@@ -124,6 +143,11 @@ class ChatConversation:
             is_cut=completion.stop_reason is StopReason.LENGTH,
         )
 
+    def written(self, sampling: Sampling) -> str:
+        """Return the answer that was recorded last with its special tokens, the end of the turn left out."""
+        assert self._answer is not None  # `record` comes first
+        return self._answer.body
+
     def fork(self) -> "ChatConversation":
         """Return a conversation that goes on from here, independent of this one."""
         twin = copy.copy(self)
@@ -139,21 +163,34 @@ class ChatConversation:
     def _add_raw(self, text: str) -> None:
         if not text:
             return
-        self._append(self._codec.encode(text))
+        images: Images = ()
+        if isinstance(text, RawText) and text.images:
+            ids, images = raw_text_with_images(text, self._pictures)
+        else:
+            ids = self._codec.encode(text)
+            if self._pictures is not None:
+                self._pictures.check_text(ids)
+        self._append(ids, images=images)
         self._view = None
         self._messages.append(Message(role="user", content=text))
 
-    def _add_unseen(self, template: ChatTemplate, new: list[ChatMessage], is_last: bool) -> None:
+    def _add_unseen(
+        self, template: ChatTemplate, new: list[ChatMessage], images: tuple[Image, ...], is_last: bool
+    ) -> None:
         """Append messages where the template cannot be asked about what came before."""
         text = template.after_answer(new, add_generation_prompt=not is_last)
         if self._answer is not None:
             ends = [reading.end for reading in self._readings(template)]
             text = text.removeprefix(next((end for end in ends if text.startswith(end)), ""))
-        self._append(self._encode_next(text))
+        ids, placed = self._encode_behind(self._pieces, text, 0, images)
+        self._append(ids, images=placed)
         self._view = None
 
-    def _add_seen(self, template: ChatTemplate, view: str, new: list[ChatMessage], is_last: bool) -> None:
+    def _add_seen(
+        self, template: ChatTemplate, view: str, new: list[ChatMessage], images: tuple[Image, ...], is_last: bool
+    ) -> None:
         """Append messages if the template keeps what came before, else fork."""
+        images = self._images + images
         rewritten: tuple[Reading, str] | None = None
         refusal: TemplateError | None = None
         for reading in self._readings(template):
@@ -165,25 +202,28 @@ class ChatConversation:
                 continue
             stop = end_of_answer(text, view, reading)
             if stop is not None:
+                if self._pieces or images:
+                    ids, placed = self._encode_behind(self._pieces, text, stop, images)
+                else:
+                    ids, placed = self._encode_first(text, new), ()
                 if self._answer is not None:
                     self._pieces[-1].end = stop
-                ids = self._encode_next(text[stop:]) if self._pieces else self._encode_first(text, new)
-                self._append(ids, len(text))
-                self._chat, self._view = chat, text
+                self._append(ids, len(text), placed)
+                self._chat, self._view, self._images = chat, text, images
                 return
             rewritten = rewritten or (reading, text)
         if rewritten:
             reading, text = rewritten
             if not is_last:
-                self._fork(view, text, why_rewritten(text, view, reading, template.shape))
+                self._fork(view, text, images, why_rewritten(text, view, reading, template.shape))
             self._chat = [*self._chat, *reading.messages, *new]
-            self._view = text
+            self._view, self._images = text, images
         elif refusal and self._answer is None:
             raise refusal
         else:
             # The model wrote what the template takes from nobody; if the new messages are the
             # ones refused, this raises.
-            self._add_unseen(template, new, is_last)
+            self._add_unseen(template, new, images[len(self._images) :], is_last)
 
     def _readings(self, template: ChatTemplate) -> Iterator[Reading]:
         """Yield the ways to tell the template what was sampled, likeliest first."""
@@ -208,12 +248,19 @@ class ChatConversation:
         place = text.find(said.strip()) if said else 0
         return self._codec.encode_first(text[: max(place, 0)], text[max(place, 0) :])
 
-    def _encode_next(self, text: str) -> NDArray[np.int32]:
-        start, stop = (self._pieces[-1].start, self._pieces[-1].stop) if self._pieces else (0, 0)
-        return self._codec.encode_after(self._builder.token_ids()[start:stop], text)
+    def _encode_behind(self, pieces: list[_Piece], text: str, at: int, images: tuple[Image, ...]) -> Encoded:
+        """Tokenise a text from some place on, behind these pieces; the images are those of all of the text."""
+        start, stop = (pieces[-1].start, pieces[-1].stop) if pieces else (0, 0)
+        before = self._builder.token_ids()[start:stop]
+        if not images:
+            return self._codec.encode_after(before, text[at:]), ()
+        assert self._pictures is not None  # without it, no image gets this far
+        return self._pictures.encode_after(before, text[at:], self._pictures.part(text, at, images))
 
-    def _append(self, token_ids: NDArray[np.int32], end: int = -1) -> None:
-        self._builder.add_context(token_ids, self._turn)
+    def _append(self, token_ids: NDArray[np.int32], end: int = -1, images: Images = ()) -> None:
+        if images and self._pictures is not None and not self._builder.images():
+            self._pictures.check_text(self._builder.token_ids())  # from now on it matters
+        self._builder.add_context(token_ids, self._turn, images)
         self._note_piece(len(token_ids), end)
         self._answer = None
 
@@ -222,27 +269,31 @@ class ChatConversation:
         stop = self._builder.num_tokens
         self._pieces.append(_Piece(stop - length, stop, self._turn, end))
 
-    def _fork(self, view: str, text: str, reason: str) -> None:
+    def _fork(self, view: str, text: str, images: tuple[Image, ...], reason: str) -> None:
         """Begin a new sequence: the pieces that the template keeps, as they were, and its rendering of the rest."""
         pieces = self._pieces[:-1] if self._answer is not None else self._pieces
         kept = pieces[: bisect_left(pieces, True, key=lambda piece: not text.startswith(view[: piece.end]))]
+        rest, placed = self._encode_behind(kept, text, kept[-1].end if kept else 0, images)
         if self._has_actions:
             self._earlier += (self._builder,)
             self._forks += (reason,)
         self._pieces = kept
-        rest = self._encode_next(text[kept[-1].end if kept else 0 :])
-        kept_ids = self._builder.token_ids()[: kept[-1].stop if kept else 0]
-        self._builder = self._new_builder(np.concatenate([kept_ids, rest]))
+        before, length = self._builder, kept[-1].stop if kept else 0
+        kept_ids = before.token_ids()[:length]
+        shown = (*before.images(0, length), *(each.moved(length) for each in placed))
+        self._builder = self._new_builder(np.concatenate([kept_ids, rest]), shown)
         for piece in kept:
-            self._builder.add_context(kept_ids[piece.start : piece.stop], piece.turn)
+            its_images = before.images(piece.start, piece.stop)
+            self._builder.add_context(kept_ids[piece.start : piece.stop], piece.turn, its_images)
         self._has_actions = False
-        self._append(rest, len(text))
+        self._append(rest, len(text), placed)
 
-    def _new_builder(self, token_ids: NDArray[np.int32]) -> SequenceBuilder:
+    def _new_builder(self, token_ids: NDArray[np.int32], images: Images) -> SequenceBuilder:
         """Return a builder for a context that begins with these ids, branching off the sequence before it."""
         if not self._earlier:
             return SequenceBuilder()
-        shared = common_length(self._earlier[-1].token_ids(), token_ids)
+        last = self._earlier[-1]
+        shared = common_length(last.token_ids(), token_ids, last.images(), images)
         return SequenceBuilder(parent=(len(self._earlier) - 1, shared), fork_reason=self._forks[-1])
 
 

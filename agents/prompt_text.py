@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..envs.images import read_images
+from ..envs.messages import Message, RawText
 from ..envs.task import LazyTasks, Task
 from ..errors import DataError, TemplateError
+from .template import images_of
 from .tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -45,14 +48,28 @@ def _tokenizer(model: str) -> "PreTrainedTokenizerBase":
 
 
 def _text(task: Task, tokenizer: "PreTrainedTokenizerBase | None") -> str:
+    """Return a task's prompt as text, with its images."""
     prompt = task.prompt
     if tokenizer is None:
         if not isinstance(prompt, str):
             raise DataError(f"the prompt of task {task.id!r} is chat messages; give --data.apply_chat_template")
         return prompt
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt or [])
+    messages = (
+        [Message(role="user", content=prompt)] if isinstance(prompt, str) else list(map(read_images, prompt or []))
+    )
+    images = [image for message in messages for image in images_of(message)]
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(
+            [_shown(message) for message in messages], tokenize=False, add_generation_prompt=True
+        )
     except Exception as error:  # a template raises what it likes
         raise TemplateError(f"the chat template cannot render the prompt of task {task.id!r}: {error}") from error
-    return str(text)
+    return RawText(text, images) if images else str(text)
+
+
+def _shown(message: Message) -> dict[str, Any]:  # Any: what templates read
+    """Return a message with nothing but its kind in place of each image."""
+    content = message.get("content")
+    if not images_of(message) or isinstance(content, str):
+        return dict(message)
+    return {**message, "content": [{"type": "image"} if "image" in part else part for part in content]}

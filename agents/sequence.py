@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import TrajectoryError
 from .base import Completion, Sampling
+from .images import Images, PlacedImage
 
 NO_VERSION = -1
 BEFORE_FIRST_TURN = -1
@@ -30,6 +31,7 @@ class Sequence:
         samplings: How each turn that has actions here was sampled, by turn.
         parent: Index of the sequence this one branched off, and how many tokens they share.
         fork_reason: Why it branched off; None for the first.
+        images: What some of its tokens stand for, in their order.
     """
 
     token_ids: NDArray[np.int32]
@@ -40,6 +42,7 @@ class Sequence:
     samplings: dict[int, Sampling]
     parent: tuple[int, int] | None = None
     fork_reason: str | None = None
+    images: tuple[PlacedImage, ...] = ()
 
     def __post_init__(self) -> None:
         arrays = (self.token_ids, self.is_action, self.logprobs, self.versions, self.turn)
@@ -50,6 +53,14 @@ class Sequence:
             raise TrajectoryError("a logprob is wanted exactly where is_action holds; does the engine return logprobs?")
         if ((self.versions >= 0) != self.is_action).any():
             raise TrajectoryError("a version is wanted exactly where is_action holds")
+        end = 0
+        for placed in self.images:
+            if not end <= placed.start < placed.stop <= len(self) or self.is_action[placed.start : placed.stop].any():
+                raise TrajectoryError(
+                    f"{placed.image!r} stands at {placed.start} to {placed.stop} of {len(self)} tokens; wanted a place "
+                    "among tokens that were shown, behind the image before"
+                )
+            end = placed.stop
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -59,10 +70,22 @@ class Sequence:
         """How many tokens were sampled here."""
         return int(self.is_action.sum())
 
+    @property
+    def is_shaped(self) -> NDArray[np.bool_]:
+        """Which actions were sampled from another distribution than the model's own at a temperature, by turn.
+
+        Their logprobs do not compare with a learner's; see `Sampling.is_full_softmax`.
+        """
+        shaped = [turn for turn, sampling in self.samplings.items() if not sampling.is_full_softmax]
+        return self.is_action & np.isin(self.turn, shaped) if shaped else np.zeros(len(self), np.bool_)
+
     def cut(self, max_tokens: int) -> "Sequence":
         """Return what fits: an observation that nobody will answer may be too long for the context; actions fit."""
         if len(self) <= max_tokens:
             return self
+        images = tuple(placed for placed in self.images if placed.stop <= max_tokens)
+        if len(images) < len(self.images):
+            max_tokens = min(max_tokens, self.images[len(images)].start)  # no part of an image
         return replace(
             self,
             token_ids=self.token_ids[:max_tokens],
@@ -71,6 +94,7 @@ class Sequence:
             versions=self.versions[:max_tokens],
             turn=self.turn[:max_tokens],
             parent=None if self.parent is None else (self.parent[0], min(self.parent[1], max_tokens)),
+            images=images,
         )
 
 
@@ -83,10 +107,12 @@ class SequenceBuilder:
         self._token_ids = np.empty(0, np.int32)  # room for some more than there are
         self._pieces: list[_Piece] = []
         self._samplings: dict[int, Sampling] = {}
+        self._images: list[PlacedImage] = []
         self.num_tokens = 0
 
-    def add_context(self, token_ids: ArrayLike, turn: int) -> None:
-        """Append tokens that were shown, not sampled."""
+    def add_context(self, token_ids: ArrayLike, turn: int, images: Images = ()) -> None:
+        """Append tokens that were shown, not sampled; images have their places among these."""
+        self._images += [placed.moved(self.num_tokens) for placed in images]
         self._extend(np.asarray(token_ids, dtype=np.int32), turn, None)
 
     def add_completion(self, completion: Completion, sampling: Sampling, turn: int) -> None:
@@ -104,6 +130,13 @@ class SequenceBuilder:
         ids = self._token_ids[: self.num_tokens]
         ids.flags.writeable = False
         return ids
+
+    def images(self, start: int = 0, stop: int | None = None) -> tuple[PlacedImage, ...]:
+        """All images so far, or those of a part, with their places in it."""
+        if not self._images:
+            return ()
+        stop = self.num_tokens if stop is None else stop
+        return tuple(placed.moved(-start) for placed in self._images if start <= placed.start < stop)
 
     def fork(self) -> "SequenceBuilder":
         """Return a builder that goes on from here, independent of this one."""
@@ -132,6 +165,7 @@ class SequenceBuilder:
             samplings=dict(self._samplings),
             parent=self._parent,
             fork_reason=self._fork_reason,
+            images=tuple(self._images),
         )
 
     def _extend(self, ids: NDArray[np.int32], turn: int, sampled: "_Sampled | None") -> None:
@@ -156,8 +190,11 @@ class _Piece(NamedTuple):
     sampled: _Sampled | None  # None for context
 
 
-def common_length(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
-    """Return how many tokens two contexts begin with alike."""
+def common_length(
+    left: NDArray[np.int32], right: NDArray[np.int32], left_images: Images = (), right_images: Images = ()
+) -> int:
+    """Return how many tokens two contexts begin with alike; images of one size differ though their tokens do not."""
     length = min(len(left), len(right))
     different = np.flatnonzero(left[:length] != right[:length])
-    return int(different[0]) if len(different) else length
+    length = int(different[0]) if len(different) else length
+    return min([length, *(placed.start for placed in {*left_images} ^ {*right_images})])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jinja2.exceptions import TemplateError as JinjaError
 
+from ..envs.images import Image
 from ..envs.messages import Message
 from ..errors import ConfigError, TemplateError
 
@@ -123,9 +124,19 @@ class ChatTemplate:
         """Bring a message into the form this template reads.
 
         Raises:
-            TemplateError: It holds something other than text.
+            TemplateError: It holds something other than text and images.
         """
+        if images_of(message):
+            parts = cast(list[dict[str, Any]], message["content"])
+            text_of({**message, "content": [part for part in parts if "image" not in part]})  # sees that it is text
+            return {**message, "content": [{"type": "image"} if "image" in part else part for part in parts]}
         return self._in_form([{**message, "content": text_of(message)}])[0]
+
+    def image_text(self) -> str:
+        """Return what the template writes for an image; nothing where it leaves images out."""
+        parts = [{"type": "text", "text": _USER}, {"type": "image"}, {"type": "text", "text": _MORE}]
+        text = self.render([{"role": "user", "content": parts}], add_generation_prompt=False)
+        return _between(text, _USER, _MORE) or ""
 
     def answers(self, body: str) -> Iterator[ChatMessage]:
         """Yield the messages that may stand for an answer in history, likeliest first.
@@ -244,10 +255,16 @@ def text_of(message: Message) -> str | None:
     )
     if kinds:
         raise TemplateError(
-            f"a message of role {message['role']!r} holds parts of type {', '.join(kinds)}; "
-            "this agent renders text only, so give their content as text"
+            f"a message of role {message['role']!r} holds parts of type {', '.join(kinds)}, where only text can stand; "
+            "give their content as text"
         )
     return "".join(part["text"] for part in content)
+
+
+def images_of(message: Message) -> list[Image]:
+    """Return the images among the parts of a message, which have been read (`envs.images`)."""
+    content = message.get("content")
+    return [part["image"] for part in content if "image" in part] if isinstance(content, list) else []
 
 
 def _user(text: str = _USER) -> ChatMessage:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..envs.base import Action
+from ..envs.images import has_images
 from ..envs.messages import Message, RawText
 from ..envs.tools.calls import Schema, ToolCall, schema_name
 from ..errors import TemplateError
@@ -18,6 +19,7 @@ from .answer_reader import AnswerReader, AnswerReaders, ReadAnswer
 from .base import Completion, Sampling
 from .conversation import Answer, ChatConversation
 from .harmony import with_recipients_first
+from .picture_text import PictureText, with_images
 from .prefix import Reading, end_of_answer
 from .template import ChatTemplate, text_of
 from .tokenizer import Codec
@@ -102,8 +104,8 @@ class ToolTemplates:
 class ToolConversation(ChatConversation):
     """One episode's context, with tools; see `ChatAgent`."""
 
-    def __init__(self, codec: Codec, told: ToolTemplate) -> None:
-        super().__init__(codec, told.template)
+    def __init__(self, codec: Codec, told: ToolTemplate, pictures: PictureText | None = None) -> None:
+        super().__init__(codec, told.template, pictures)
         self._told = told
         self._read: ReadAnswer | None = None  # the last completion
         self._num_calls = 0  # before it
@@ -126,10 +128,18 @@ class ToolConversation(ChatConversation):
         """Append what was sampled and return it as the environment's action, its calls parsed."""
         action = super().record(completion, sampling, with_query=with_query)
         self._num_calls += len(self._read.calls) if self._read else 0
-        assert self._answer is not None  # it has just been recorded
-        self._read = self._told.reader.read(self._written(self._answer, sampling))
+        self._read = self._told.reader.read(self.written(sampling))
         action.parsed = self._read.parsed
         return action
+
+    def written(self, sampling: Sampling) -> str:
+        """Return the answer that was recorded last; marks of calls may be special tokens themselves, and stay."""
+        assert self._answer is not None  # `record` comes first
+        ids, num_end, body = self._answer
+        stop, least = len(ids), len(ids) - num_end
+        while stop > least and self._ends_turn(ids[stop - 1 : stop], sampling):
+            stop -= 1
+        return body if stop == least else self._codec.decode(ids[:stop])
 
     def _readings(self, template: ChatTemplate) -> Iterator[Reading]:
         """Yield the answer as text first, then with its calls in fields of their own, as some templates want them."""
@@ -150,7 +160,7 @@ class ToolConversation(ChatConversation):
         template = self._template
         if template is None or self._view is None or self._answer is None or self._read is None:
             return False
-        new = [template.prepare(message) for message in observation]
+        new = [template.prepare(with_images(message, self._pictures)) for message in observation]
         for reading in self._readings_with_calls(template, self._answer, self._read):
             try:
                 chat = [*self._chat, *reading.messages, *new]
@@ -172,14 +182,6 @@ class ToolConversation(ChatConversation):
 
     def _end_of(self, answer: Answer) -> str:
         return self._codec.decode_few(answer.token_ids[len(answer.token_ids) - answer.num_end :])
-
-    def _written(self, answer: Answer, sampling: Sampling) -> str:
-        """Return an answer without the end of the turn, but with marks of calls that are special tokens themselves."""
-        ids, num_end, body = answer
-        stop, least = len(ids), len(ids) - num_end
-        while stop > least and self._ends_turn(ids[stop - 1 : stop], sampling):
-            stop -= 1
-        return body if stop == least else self._codec.decode(ids[:stop])
 
     def _ends_turn(self, token_id: NDArray[np.int32], sampling: Sampling) -> bool:
         if int(token_id[0]) in (self._codec.eos_id, *sampling.stop_token_ids):
@@ -236,9 +238,22 @@ def _results_by_user(messages: list[Message]) -> list[Message]:
         if not is_result:
             put += together
             continue
-        results = [f"<tool_response>\n{text_of(message) or ''}\n</tool_response>" for message in together]
-        put.append(Message(role="user", content="\n".join(results)))
+        parts: list[dict[str, Any]] = []
+        for message in together:
+            content = message.get("content") or ""
+            shown = [_text(content)] if isinstance(content, str) else content
+            parts += [
+                _text("\n<tool_response>\n" if parts else "<tool_response>\n"),
+                *shown,
+                _text("\n</tool_response>"),
+            ]
+        said = Message(role="user", content=parts)
+        put.append(said if has_images(said) else {**said, "content": text_of(said) or ""})
     return put
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def _shows_results(template: ChatTemplate, answer: Message) -> bool:

@@ -4,11 +4,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import ConfigError, DataError
+from .dataset_images import checked_images, prompt_with_images
 from .dataset_rows import Table, open_table
 from .messages import Message, as_messages
 from .task import LazyTasks, Task
@@ -22,6 +24,8 @@ def load_tasks(
     split: str = "train",
     input_key: str = "input",
     label_key: str | None = None,
+    image_key: str | None = None,
+    max_images: int = 0,
     input_template: str | None = None,
     probs: str | None = None,
     max_samples: int = 100_000_000,
@@ -36,6 +40,8 @@ def load_tasks(
         split: Split of hub names and folders; a file is one table.
         input_key: Column of the prompt: text or chat messages.
         label_key: Column of the expected answer.
+        image_key: Column of the prompt's images, which is then chat messages; see `dataset_images`.
+        max_images: Most images of a prompt; 0 for no bound.
         input_template: Text with one {} that a prompt string is put into.
         probs: Comma-separated weights; rows are then drawn by them until every dataset was used up,
             and those of shorter datasets repeat. Without, datasets follow one another.
@@ -63,10 +69,17 @@ def load_tasks(
         lap, row = divmod(position, sizes[source])
         number = int(rows[source][row])
         task = _task(tables[source], number, input_key, label_key, input_template)
+        if image_key is not None:
+            task = _with_images(task, tables[source], number, image_key, max_images)
         prefix = f"{source}:" if len(tables) > 1 else ""
         return Task(f"{prefix}{task.id}{f'+{lap}' if lap else ''}", task.prompt, task.label, data=task.data)
 
-    return LazyTasks(min(len(picks), max_samples), make)
+    tasks = LazyTasks(min(len(picks), max_samples), make)
+    if image_key is not None:
+        for table in tables:
+            table.require(image_key, "images", "--data.image_key")
+        tasks[0]  # the others are read when they are asked for
+    return tasks
 
 
 def fingerprint(tasks: Sequence[Task]) -> str:
@@ -130,6 +143,19 @@ def _task(table: Table, number: int, input_key: str, label_key: str | None, temp
     label = None if label_key is None else (value if label_key == input_key else row[label_key])
     content = hashlib.sha256(json.dumps([prompt, label], default=str).encode()).hexdigest()[:10]
     return Task(id=f"{table.short_name}/{number}-{content}", prompt=prompt, label=label, data=row)
+
+
+def _with_images(task: Task, table: Table, number: int, image_key: str, most: int) -> Task:
+    """Put a row's images into its prompt."""
+    place = f"{table.name!r} row {number}, column {image_key!r}"
+    images = checked_images(table.row(number)[image_key], Path(table.name).expanduser().parent, place, most)
+    try:
+        prompt = prompt_with_images(task.prompt or "", images)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
+    content = hashlib.sha256("".join([task.id, *(image.digest for image in images)]).encode()).hexdigest()[:10]
+    data = {key: value for key, value in task.data.items() if key != image_key}
+    return Task(f"{table.short_name}/{number}-{content}", prompt, task.label, data=data)
 
 
 def _without_nulls(message: object) -> object:

@@ -21,7 +21,19 @@ class Message(TypedDict, total=False):
 
 
 class RawText(str):
-    """Text that is tokenised without special tokens and appended as it is, with no template around it."""
+    """Text that is tokenised without special tokens and appended as it is, with no template around it.
+
+    Attributes:
+        images: Whose places are written out in the text as the model's processor expands them (`envs.images.Image`).
+    """
+
+    images: tuple[Any, ...]  # Any: images are read by what is made of messages
+
+    def __new__(cls, text: str = "", images: Sequence[Any] = ()) -> "RawText":
+        """Return the text, with its images."""
+        made = super().__new__(cls, text)
+        made.images = tuple(images)
+        return made
 
 
 Observation = str | list[Message] | RawText

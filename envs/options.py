@@ -18,6 +18,10 @@ class DataOptions:
     """Column that holds the prompt: text or chat messages."""
     label_key: str | None = None
     """Column that holds the expected answer."""
+    image_key: str | None = None
+    """Column that holds the prompt's images: paths or bytes, one or several; for vision-language models."""
+    max_images_per_prompt: int = 0
+    """Most images of one prompt, later turns included; 0 for as many as the engine takes."""
     input_template: str | None = None
     """Text with one {} that the prompt is put into, such as "Question: {}"."""
     apply_chat_template: bool = False

@@ -160,7 +160,10 @@ class AgentEngine:
             there = self.generate(prompt_token_ids, sampling_params, multi_modal_data)
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self._loop))
         if multi_modal_data:
-            raise EnvError("images cannot be trained on yet; call generate without multi_modal_data")
+            raise EnvError(
+                "an executor that plays episodes by itself is shown text alone: call generate without "
+                "multi_modal_data, or write an AgentInstanceBase, whose environment_images are trained on"
+            )
         prompt_ids = np.asarray(list(prompt_token_ids), np.int32)
         number = self.num_completions
         self.num_completions += 1

@@ -136,7 +136,10 @@ class AgentFileExecutor(MultiTurn):
         if not isinstance(result, Mapping) or not {"observation_tokens", "action_ranges"} <= result.keys():
             raise EnvError(f"{what} returned {result!r:.200}; wanted a dict with 'observation_tokens', 'action_ranges'")
         if result.get("mm_train_inputs") or result.get("images"):
-            raise EnvError(f"{what} returned images; they cannot be trained on yet")
+            raise EnvError(
+                f"{what} returned images, and an executor that plays episodes by itself is shown text alone; an "
+                "AgentInstanceBase may return environment_images"
+            )
         token_ids = np.asarray(list(result["observation_tokens"]), np.int32)
         ranges = [(int(start), int(stop)) for start, stop in result["action_ranges"]]
         if not ranges:

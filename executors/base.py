@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..agents.base import Completion, Sampling
+from ..agents.images import Images
 from ..agents.sequence import Sequence
 from ..envs.base import Action
 from ..envs.messages import Message, RawText
@@ -36,6 +37,10 @@ class Conversation(Protocol):
 
     def prompt_ids(self) -> NDArray[np.int32]:
         """Token ids for the next completion, generation prompt included."""
+        ...
+
+    def prompt_images(self) -> Images:
+        """The images that tokens of the prompt stand for."""
         ...
 
     def record(self, completion: Completion, sampling: Sampling, *, with_query: bool = False) -> Action:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..agents.base import Completion, Generator, Sampling, StopReason
+from ..agents.images import Images
 from ..agents.sequence import BEFORE_FIRST_TURN, Sequence
 from ..envs.base import Action
 from ..envs.factory import for_task
@@ -94,7 +95,7 @@ class Episode:
         """Take turns until the episode ends, or until a turn is over and it goes on: then return None."""
         while until is None or self._turn < until:
             with self._stage(Stage.RENDER):
-                prompt_ids = self._talk().prompt_ids()
+                prompt_ids, images = self._talk().prompt_ids(), self._talk().prompt_images()
             bound = self._bound(len(prompt_ids))
             if bound is None:
                 return EndReason.CONTEXT
@@ -102,7 +103,7 @@ class Episode:
                 return self._out_of_time(FailureKind.ENV_TIMEOUT)
             self._turn += 1
             sampling = self._turn_sampling(bound)
-            completion = await self._generate(prompt_ids, sampling, seconds_left)
+            completion = await self._generate(prompt_ids, images, sampling, seconds_left)
             if completion is None:
                 return self._out_of_time(FailureKind.ENGINE_TIMEOUT)
             action = self._record(completion, sampling, bound)
@@ -200,7 +201,7 @@ class Episode:
         return replace(self._sampling, max_tokens=bound.max_tokens, seed=seed)
 
     async def _generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, seconds_left: float
+        self, prompt_ids: NDArray[np.int32], images: Images, sampling: Sampling, seconds_left: float
     ) -> Completion | None:
         """Sample one completion; None when the episode's time ran out meanwhile."""
         timeout_s = self._limits.generate_timeout_s
@@ -209,7 +210,7 @@ class Episode:
             deadline = Deadline(min(timeout_s, seconds_left))
             try:
                 with deadline:
-                    completion = await self._generator.generate(prompt_ids, sampling, request=request)
+                    completion = await self._generator.generate(prompt_ids, sampling, images or None, request)
             except TimeoutError as error:
                 if not deadline.has_expired:
                     raise

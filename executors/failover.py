@@ -4,15 +4,15 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..agents.base import Completion, Generator, Sampling
+from ..agents.images import Images
 from ..errors import EngineDeadError
 
-Peer = Callable[[NDArray[np.int32], Sampling, str], Awaitable[Completion]]
+Peer = Callable[[NDArray[np.int32], Sampling, Images | None, str], Awaitable[Completion]]
 
 
 class Failover:
@@ -52,26 +52,27 @@ class Failover:
         self._lives.set()
 
     async def generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
-        """Sample one completion; see `Generator`. With images only the own engine is asked."""
+        """Sample one completion; see `Generator`."""
         while True:
             if self._lives.is_set():
                 try:
                     return await self._own.generate(prompt_ids, sampling, images, request)
                 except EngineDeadError:
                     self._lives.clear()
-            peers = self.peers if images is None else ()  # a peer would answer without having seen them
-            for peer in random.sample(peers, len(peers)):
+            for peer in random.sample(self.peers, len(self.peers)):
                 try:
-                    completion = await peer(prompt_ids, sampling, request)
+                    completion = await peer(prompt_ids, sampling, images, request)
                 except EngineDeadError:
                     continue
                 self.num_moved += 1
                 return completion
             await self._wait()
 
-    async def answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, request: str) -> Completion:
+    async def answer(
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None, request: str
+    ) -> Completion:
         """Answer a request of another actor's episode.
 
         Raises:
@@ -80,7 +81,7 @@ class Failover:
         if not self._lives.is_set():
             raise EngineDeadError("this engine is dead too, or has no current weights yet")
         try:
-            return await self._own.generate(prompt_ids, sampling, None, request)
+            return await self._own.generate(prompt_ids, sampling, images, request)
         except EngineDeadError:
             self._lives.clear()
             raise

@@ -3,12 +3,12 @@
 import asyncio
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.base import Completion, Generator, Sampling, StopReason
+from ..agents.base import Completion, Generator, RequestRefusedError, Sampling, StopReason
+from ..agents.images import Images, fingerprint
 from ..agents.server.api_errors import ApiError
 from ..envs.task import Task
 from ..errors import DeadlineError, EngineError
@@ -54,21 +54,24 @@ class Meter:
         return next(iter(self._failures.values()), None)
 
     async def generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
         """Sample one completion.
 
         Raises:
             ApiError: The episode has had all that its limits let it have; the client is told so.
+            RequestRefusedError: The engine does not sample so.
             EngineError: The engine failed.
         """
         turn = self._num_answered + self._num_running
         sampling = self._bounded(sampling, turn)
-        prompt = prompt_ids.tobytes()
+        prompt = fingerprint(prompt_ids, images)
         started_at = time.monotonic()
         self._num_running += 1
         try:
             completion = await self._asked(prompt_ids, sampling, images, turn)
+        except RequestRefusedError:
+            raise  # what was asked for is the client's doing, and it is told
         except EngineError as error:
             self._failures[prompt] = _failure(error, turn)
             raise
@@ -96,7 +99,7 @@ class Meter:
         raise ApiError(f"the episode is over: it may have {what}, and has had them", code=limit.value)
 
     async def _asked(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None, turn: int
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None, turn: int
     ) -> Completion:
         """Ask the engine; whatever goes wrong with it is an `EngineError`, with its reason as the cause."""
         timeout_s = self._limits.generate_timeout_s

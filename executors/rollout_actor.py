@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..agents.base import Completion, Generator, Sampling
 from ..agents.chat import agent_for
 from ..agents.frameworks.factory import AgentFactory
+from ..agents.images import Images, image_reader_of
 from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
 from ..envs.mixed_tasks import member_of
@@ -72,7 +73,12 @@ class RolloutActor:
         gc.set_threshold(GC_THRESHOLD)
         self._config = config
         tokenizer = load_tokenizer(config.engine.model)
-        agent = agent_for(tokenizer, tool_parser=config.tool_parser, reasoning_parser=config.reasoning_parser)
+        agent = agent_for(
+            tokenizer,
+            tool_parser=config.tool_parser,
+            reasoning_parser=config.reasoning_parser,
+            images=image_reader_of(config.engine.model),
+        )
         check_parsers(agent, config.env)
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
         self._pool = make_pool(config.env_pool, config.limits.max_seconds)
@@ -110,9 +116,11 @@ class RolloutActor:
         """Get to know the other rollout actors, whose engines answer when this one cannot."""
         self._failover.peers = [peer(actor) for actor in others]
 
-    async def answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, request: str) -> Completion:
+    async def answer(
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None, request: str
+    ) -> Completion:
         """Sample one completion for another actor's episode; raise `EngineDeadError` if this engine cannot."""
-        return await self._failover.answer(prompt_ids, sampling, request)
+        return await self._failover.answer(prompt_ids, sampling, images, request)
 
     async def run_group(
         self,

@@ -2,7 +2,8 @@
 
 Runs stand for long arrays (`[[turn, length], ...]`), logprobs only for the tokens that have one, as base64 of
 little-endian float32: digits would take ten times as long to write. Schema 1 had digits, and said less of the task;
-up to schema 2 the engine is not known.
+up to schema 2 the engine is not known, and up to schema 3 there were no images (each is kept once, by its digest) and
+nothing shaped what is sampled.
 """
 
 import base64
@@ -15,14 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..agents.base import Sampling
+from ..agents.images import PlacedImage
 from ..agents.sequence import NO_VERSION, Sequence
+from ..agents.shape import Shape
+from ..envs.images import Image
 from ..envs.task import Task
 from ..errors import TrajectoryError
 from .branching import Branch
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 
-SCHEMA = 3
-READABLE = (1, 2, 3)
+SCHEMA = 4
+READABLE = (1, 2, 3, 4)
+IMAGE = "turngym.image"  # the one key of what stands for an image
 
 Record = dict[str, Any]  # Any: JSON
 
@@ -48,7 +53,9 @@ def to_record(step: int, trajectory: Trajectory, env: str | None = None) -> Reco
     """Return the trajectory as a JSON object, what a person looks for first."""
     task = trajectory.task
     inexact = [name for name in ("prompt", "label", "data") if not _is_exact(getattr(task, name))]
-    return {
+    images: dict[str, Image] = {}
+    sequences = [_sequence(sequence, images) for sequence in trajectory.sequences]
+    record = {
         "schema": SCHEMA,
         "step": step,
         "task": task.id,
@@ -57,9 +64,9 @@ def to_record(step: int, trajectory: Trajectory, env: str | None = None) -> Reco
         "score": _number(trajectory.score),
         "end_reason": trajectory.end_reason.value,
         "failure": None if trajectory.failure is None else _failure(trajectory.failure),
-        "prompt": plain(task.prompt),
-        "label": plain(task.label),
-        "messages": plain(trajectory.messages),
+        "prompt": plain(task.prompt, images),
+        "label": plain(task.label, images),
+        "messages": plain(trajectory.messages, images),
         "rewards_per_turn": [_number(reward) for reward in trajectory.rewards_per_turn.tolist()],
         "turn_ends": [end.value for end in trajectory.turn_ends],
         "extra_logs": plain(trajectory.extra_logs),
@@ -68,11 +75,12 @@ def to_record(step: int, trajectory: Trajectory, env: str | None = None) -> Reco
         "branch_of": trajectory.branch_of,
         "engine": trajectory.engine,
         "seed": task.seed,
-        "data": plain(task.data),
+        "data": plain(task.data, images),
         "inexact": inexact,
         "env": env,
-        "sequences": [_sequence(sequence) for sequence in trajectory.sequences],
+        "sequences": sequences,
     }
+    return {**record, "images": {digest: _image(image) for digest, image in images.items()}} if images else record
 
 
 def stored_record(stored: StoredTrajectory) -> Record:
@@ -105,11 +113,16 @@ def from_record(record: Record, source: str) -> StoredTrajectory:
 
 
 def _read_trajectory(record: Record) -> Trajectory:
+    images = {digest: _read_image(each) for digest, each in record.get("images", {}).items()}
+    prompt, label, data, messages = (
+        _with_images(record[name], images) if images else record[name]
+        for name in ("prompt", "label", "data", "messages")
+    )
     return Trajectory(
-        task=Task(record["task"], record["prompt"], record["label"], record["seed"], record["data"]),
+        task=Task(record["task"], prompt, label, record["seed"], data),
         attempt=record["attempt"],
-        sequences=tuple(_read_sequence(sequence) for sequence in record["sequences"]),
-        messages=tuple(record["messages"]),
+        sequences=tuple(_read_sequence(sequence, images) for sequence in record["sequences"]),
+        messages=tuple(messages),
         rewards_per_turn=np.asarray([_read_number(reward) for reward in record["rewards_per_turn"]], np.float64),
         turn_ends=tuple(TurnEnd(end) for end in record["turn_ends"]),
         end_reason=EndReason(record["end_reason"]),
@@ -127,21 +140,44 @@ def _read_branch(branch: list[int] | None) -> Branch | None:
     return None if branch is None else (branch[0], branch[1])
 
 
-def _sequence(sequence: Sequence) -> Record:
+def _image(image: Image) -> Record:
+    return {"width": image.width, "height": image.height, "data": base64.b64encode(image.data).decode()}
+
+
+def _read_image(record: Record) -> Image:
+    return Image(base64.b64decode(record["data"], validate=True), record["width"], record["height"])
+
+
+def _with_images(value: Any, images: dict[str, Image]) -> Any:
+    """Put images back into what was read from JSON."""
+    if isinstance(value, list):
+        return [_with_images(item, images) for item in value]
+    if isinstance(value, dict):
+        if value.keys() == {IMAGE}:
+            return images[value[IMAGE]]
+        return {key: _with_images(item, images) for key, item in value.items()}
+    return value
+
+
+def _sequence(sequence: Sequence, images: dict[str, Image]) -> Record:
     actions = sequence.is_action
+    images |= {placed.image.digest: placed.image for placed in sequence.images}
+    places = [[placed.image.digest, placed.start, placed.stop, placed.marker] for placed in sequence.images]
     return {
+        **({"images": places} if places else {}),
         "token_ids": sequence.token_ids.tolist(),
         "actions": _spans(actions),
         "turn": _runs(sequence.turn),
         "versions": _runs(sequence.versions[actions]),
         "logprobs": base64.b64encode(sequence.logprobs[actions].astype("<f4").tobytes()).decode(),
-        "samplings": {str(turn): dataclasses.asdict(sampling) for turn, sampling in sequence.samplings.items()},
+        "samplings": {str(turn): _sampling(sampling) for turn, sampling in sequence.samplings.items()},
         "parent": sequence.parent,
         "fork_reason": sequence.fork_reason,
     }
 
 
-def _read_sequence(record: Record) -> Sequence:
+def _read_sequence(record: Record, images: dict[str, Image]) -> Sequence:
+    places = record.get("images", ())
     token_ids = np.asarray(record["token_ids"], np.int32)
     actions = np.zeros(len(token_ids), np.bool_)
     for start, end in record["actions"]:
@@ -159,6 +195,7 @@ def _read_sequence(record: Record) -> Sequence:
         samplings={int(turn): _read_sampling(sampling) for turn, sampling in record["samplings"].items()},
         parent=None if record["parent"] is None else (record["parent"][0], record["parent"][1]),
         fork_reason=record["fork_reason"],
+        images=tuple(PlacedImage(images[each], start, stop, tuple(marker)) for each, start, stop, marker in places),
     )
 
 
@@ -168,8 +205,16 @@ def _read_logprobs(value: str | list[float]) -> NDArray[np.float32]:
     return np.frombuffer(base64.b64decode(value, validate=True), "<f4").astype(np.float32)
 
 
+def _sampling(sampling: Sampling) -> Record:
+    """Leave out what few turns have: there is one for every turn."""
+    record = dataclasses.asdict(sampling)
+    return {name: value for name, value in record.items() if value or name not in ("shape", "num_top_logprobs")}
+
+
 def _read_sampling(record: Record) -> Sampling:
     fields: Record = {**record, "stop": tuple(record["stop"]), "stop_token_ids": tuple(record["stop_token_ids"])}
+    if record.get("shape") is not None:
+        fields["shape"] = Shape(**record["shape"])
     return Sampling(**fields)
 
 
@@ -218,18 +263,26 @@ def _read_number(value: Any) -> Any:
     return float(value) if isinstance(value, str) else value
 
 
-def plain(value: Any) -> Any:
-    """Return what a dataset or an environment holds in JSON's terms; what has no form there, as its repr."""
+def plain(value: Any, images: dict[str, Image] | None = None) -> Any:
+    """Return what a dataset or an environment holds in JSON's terms; what has no form there, as its repr.
+
+    Args:
+        value: Anything.
+        images: Where images are put, by their digest, which then stands for them.
+    """
+    if isinstance(value, Image) and images is not None:
+        images[value.digest] = value
+        return {IMAGE: value.digest}
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return _number(value)
     if isinstance(value, np.generic | np.ndarray):
-        return plain(value.tolist())
+        return plain(value.tolist(), images)
     if isinstance(value, dict) or hasattr(value, "items"):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, images) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain(item, images) for item in value]
     return repr(value)
 
 
@@ -239,4 +292,4 @@ def _is_exact(value: Any) -> bool:
         return all(map(_is_exact, value))
     if type(value) is dict:
         return all(type(key) is str and _is_exact(item) for key, item in value.items())
-    return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+    return value is None or type(value) in (bool, int, str, Image) or (type(value) is float and math.isfinite(value))

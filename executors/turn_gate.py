@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..agents.base import Completion, Generator, Sampling
+from ..agents.images import Images
 from ..errors import ScheduleError
 from .schedule import GroupRecord, not_followed
 
@@ -145,7 +145,7 @@ class ScheduledSeat:
         return self._own.max_context
 
     async def generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
         """Sample one completion at the version that sampled it then; see `Generator`."""
         versions = self._turns.group.turns[self._attempt]

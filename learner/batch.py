@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..agents.images import Images
 from ..agents.sequence import Sequence
 from ..errors import TrajectoryError
 from ..executors.trajectory import Trajectory
@@ -36,6 +37,9 @@ class Batch:
         teacher_logprobs: float32 [N], of the teacher.
         values: float32 [N], the critic's estimate of what follows from before the token on; 0 off actions.
         returns: float32 [N], what the critic learns to estimate; 0 off actions.
+        is_shaped: bool [N], actions sampled under a grammar, a penalty or a truncation: their rollout logprobs are of
+            another distribution than the learner's. None where there is none.
+        images: Of each sequence, with their places in it; empty where no sequence has any.
     """
 
     token_ids: NDArray[np.int32]
@@ -52,6 +56,8 @@ class Batch:
     teacher_logprobs: NDArray[np.float32] | None = None
     values: NDArray[np.float32] | None = None
     returns: NDArray[np.float32] | None = None
+    is_shaped: NDArray[np.bool_] | None = None
+    images: tuple[Images, ...] = ()
 
     def __post_init__(self) -> None:
         wrong = {name: len(array) for name, array in self._token_arrays().items() if len(array) != self.num_tokens}
@@ -62,6 +68,8 @@ class Batch:
                 f"{len(self.attempts)} sequences of {self.num_tokens} tokens need one more start, "
                 f"from 0 to {self.num_tokens}, got {self.starts}"
             )
+        if self.images and len(self.images) != self.num_sequences:
+            raise TrajectoryError(f"images of {len(self.images)} sequences came with {self.num_sequences} sequences")
         if (self.lengths < 1).any():
             raise TrajectoryError("a sequence of a batch has no tokens")
         if self.is_action[self.starts[:-1]].any():
@@ -109,7 +117,23 @@ class Batch:
         starts = _starts(lengths)
         tokens = np.arange(starts[-1]) + np.repeat(self.starts[:-1][chosen] - starts[:-1], lengths)
         arrays = {name: array[tokens] for name, array in self._token_arrays().items()}
-        return replace(self, **arrays, starts=starts, attempts=self.attempts[chosen])
+        images = tuple(self.images[place] for place in chosen) if self.images else ()
+        return replace(self, **arrays, starts=starts, attempts=self.attempts[chosen], images=images)
+
+    def with_context(self, token_ids: NDArray[np.int32], images: Images) -> "Batch":
+        """Return the batch with one more sequence, of which nothing is trained."""
+        arrays = {
+            name: np.concatenate([array, np.zeros(len(token_ids), array.dtype)])
+            for name, array in self._token_arrays().items()
+        }
+        arrays["token_ids"] = np.concatenate([self.token_ids, token_ids])
+        return replace(
+            self,
+            **arrays,
+            starts=np.append(self.starts, self.num_tokens + len(token_ids)),
+            attempts=np.append(self.attempts, -1),
+            images=(*(self.images or ((),) * self.num_sequences), tuple(images)),
+        )
 
     def with_advantages(self, advantages_M: ArrayLike) -> "Batch":
         """Return the batch with one advantage per action token, in their order here."""
@@ -144,7 +168,8 @@ class Batch:
         return spread
 
     def _token_arrays(self) -> dict[str, NDArray[np.generic]]:
-        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("starts", "attempts")}
+        others = ("starts", "attempts", "images")
+        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
         return {name: array for name, array in arrays.items() if array is not None}
 
 
@@ -173,6 +198,8 @@ def assemble(trajectories: Seq[Trajectory], is_valid_A: NDArray[np.bool_] | None
         starts=_starts(np.array([len(s) for s in sequences], np.int64)),
         attempts=np.array([attempt for attempt, _ in pairs], np.int64),
         advantages=np.zeros(len(is_action), np.float32),
+        is_shaped=_joined([s.is_shaped for s in sequences], np.bool_),
+        images=tuple(s.images for s in sequences) if any(s.images for s in sequences) else (),
     )
 
 
@@ -192,7 +219,10 @@ def concatenate(batches: Seq[Batch]) -> Batch:
         arrays[name] = np.concatenate(pieces)
     lengths = np.concatenate([batch.lengths for batch in batches])
     attempts = np.concatenate([batch.attempts for batch in batches])
-    return replace(batches[0], **arrays, starts=_starts(lengths), attempts=attempts)  # type: ignore[arg-type]
+    images: tuple[Images, ...] = ()
+    if any(batch.images for batch in batches):
+        images = tuple(each for batch in batches for each in batch.images or ((),) * batch.num_sequences)
+    return replace(batches[0], **arrays, starts=_starts(lengths), attempts=attempts, images=images)  # type: ignore[arg-type]
 
 
 def _temperatures(sequence: Sequence) -> NDArray[np.float32]:

@@ -18,6 +18,7 @@ from .optimizers import OptimizerConfig, is_offloaded, make_optimizer, rate_shar
 from .options import LoraOptions
 from .random_state import random_state, restore_random_state
 from .value_model import HEAD, load_value_model
+from .vision import attention_for, freeze_eyes, policy_class
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -39,6 +40,7 @@ class DeepSpeedConfig:
     offload_params: bool = False
     lora: LoraOptions | None = None  # None trains all weights
     load_in_4bit: bool = False
+    freezes_eyes: bool = False  # the visual encoder stays as it is
 
 
 def init_process_group(rank: int, world_size: int, address: str, port: int, timeout_s: float) -> torch.device:
@@ -225,7 +227,7 @@ def _or(instead: Callable[[str], torch.Tensor | None] | None, name: str, tensor:
 
 
 def _load(config: DeepSpeedConfig) -> Any:  # Any: transformers' models are open
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig
 
     dtype = DTYPES[config.param_dtype]
     if config.kind == "value":
@@ -237,15 +239,18 @@ def _load(config: DeepSpeedConfig) -> Any:  # Any: transformers' models are open
             new_head=config.new_head,
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        architecture = AutoConfig.from_pretrained(config.model)
+        model = policy_class(architecture).from_pretrained(
             config.model,
             dtype=dtype,
-            attn_implementation=config.attention,
+            attn_implementation=attention_for(architecture, config.attention),
             quantization_config=quantization(dtype) if config.load_in_4bit else None,
         )
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot load a causal language model from {config.model!r}: {error}") from error
     model.config.use_cache = False
+    if config.freezes_eyes:
+        freeze_eyes(model)
     return model
 
 

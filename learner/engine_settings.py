@@ -44,6 +44,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         sync_timeout_s=vllm.sync_timeout_s,
         hang_timeout_s=vllm.hang_timeout_s,
         adapter=Adapter(lora.rank, lora.alpha) if lora.rank and lora.sync == "adapter" else None,
+        max_images=data.max_images_per_prompt or None,
     )
     limits = Limits(
         max_turns=rollout.max_turns,

@@ -70,6 +70,7 @@ def _model_config(settings: TrainSettings, inputs: Inputs, role: Role) -> DeepSp
         gradient_checkpointing=settings.actor.gradient_checkpointing_enable,
         lora=settings.ds.lora if role == "actor" and settings.ds.lora.rank else None,
         load_in_4bit=role == "actor" and settings.ds.load_in_4bit,
+        freezes_eyes=role == "actor" and settings.actor.freeze_visual_encoder,
     )
 
 

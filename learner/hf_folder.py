@@ -2,9 +2,14 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
+
+from .vision import policy_class
+
+_IF_THERE = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+PROCESSOR_FILES = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json")
 
 
 def save_hf(
@@ -14,11 +19,12 @@ def save_hf(
 
     A value model becomes a sequence classifier of one label. The folder appears whole or not at all.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
     from transformers.initialization import no_init_weights
+    from transformers.utils import cached_file
 
     config = AutoConfig.from_pretrained(source)
-    auto_class: Any = AutoModelForCausalLM  # Any: transformers' classes are open
+    auto_class = policy_class(config)
     if kind == "value":
         config.num_labels, auto_class = 1, AutoModelForSequenceClassification
     dtype = next(iter(tensors.values())).dtype
@@ -36,5 +42,8 @@ def save_hf(
     generation_config = Path(source) / "generation_config.json"
     if generation_config.exists():
         shutil.copy(generation_config, temporary)
+    for name in PROCESSOR_FILES:
+        if (place := cached_file(source, name, **_IF_THERE)) is not None:
+            shutil.copy(place, temporary / name)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)

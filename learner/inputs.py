@@ -223,6 +223,8 @@ def _load(settings: TrainSettings, dataset: str, split: str, probs: str | None) 
         split=split,
         input_key=data.input_key,
         label_key=data.label_key,
+        image_key=data.image_key,
+        max_images=data.max_images_per_prompt,
         input_template=data.input_template,
         probs=probs,
         max_samples=data.max_samples,

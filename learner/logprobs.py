@@ -18,6 +18,7 @@ from ..errors import ConfigError
 from .batch import Batch
 from .chunked_head import FLOOR, ScoringHead, logit_scale, wide
 from .packed_inputs import model_name, packed_inputs, run_packed
+from .vision import image_inputs, with_an_image
 
 CHUNK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Logits widened to float32 at a time: what fits a CPU's cache, and what fills a GPU."""
@@ -68,12 +69,14 @@ def action_logprobs(
         ConfigError: The model cannot be run packed, or has no load-balancing loss.
     """
     actions = torch.tensor(batch.is_action.nonzero()[0])
-    request = _Request(model, batch, actions - 1 if len(actions) else torch.zeros(1, dtype=torch.int64), with_aux_loss)
+    seen = with_an_image(model, batch)
+    keep, num_idle = actions - 1, 0
+    if seen is not batch or not len(actions):  # one position is scored that counts nothing, and gradients reach all
+        keep, num_idle = torch.cat([keep, torch.tensor([max(seen.num_tokens - 1, 0)])]), 1
+    request = _Request(model, seen, keep, with_aux_loss)
     actions = actions.to(device)
-    targets_M = _to(batch.token_ids, device).long()[actions]
-    temperatures_M = _to(batch.temperatures, device)[actions]
-    if not len(actions):  # one position is scored all the same, and counts nothing
-        targets_M, temperatures_M = torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, device=device)
+    targets_M = torch.nn.functional.pad(_to(batch.token_ids, device).long()[actions], (0, num_idle))
+    temperatures_M = torch.nn.functional.pad(_to(batch.temperatures, device)[actions], (0, num_idle), value=1.0)
     scored = _score_in_tiles(request, device, targets_M, temperatures_M, with_entropy_grad)
     if scored is None:
         scored = _score_by_logits(request, device, targets_M, temperatures_M, with_entropy_grad)
@@ -182,7 +185,8 @@ def _score_by_logits(
 
 def _run(request: _Request, device: torch.device | str) -> Any:
     """Call the model on the batch in one row, keeping some positions."""
-    inputs = packed_inputs(request.batch, device) | {"logits_to_keep": request.keep.to(device)}
+    inputs = packed_inputs(request.batch, device) | image_inputs(request.model, request.batch, device)
+    inputs["logits_to_keep"] = request.keep.to(device)
     if request.with_aux_loss:
         inputs["output_router_logits"] = True
     return run_packed(request.model, inputs)

@@ -227,7 +227,7 @@ NEEDS = (
         "writes a model beside the final one, and --ckpt.no_save_hf writes none; leave one of them out",
     ),
     Need(
-        ("data.input_key", "data.label_key", "data.input_template"),
+        ("data.input_key", "data.label_key", "data.image_key", "data.input_template"),
         lambda s: s.data.prompt_dataset is not None or s.eval.dataset is not None,
         "is for the columns of --data.prompt_dataset, which is not given",
     ),

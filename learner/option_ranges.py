@@ -55,6 +55,7 @@ RANGES: Mapping[str, Range] = {
     "critic.freezing_steps": OR_NEVER,
     "data.max_samples": COUNT,
     "data.max_len": COUNT,
+    "data.max_images_per_prompt": NOT_NEGATIVE,
     "reward.timeout_s": POSITIVE,
     "reward.num_nodes": COUNT,
     "reward.num_gpus_per_node": COUNT,

@@ -77,6 +77,8 @@ class ActorOptions:
     """Weight of the load-balancing loss of a mixture of experts."""
     gradient_checkpointing_enable: bool = False
     """Recompute activations in the backward pass, also those of a critic."""
+    freeze_visual_encoder: bool = False
+    """Train a vision-language model's language part only."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..agents.chat import agent_for
+from ..agents.frameworks.factory import AgentFactory
 from ..agents.tokenizer import load_tokenizer
+from ..envs.factory import EnvFactory
+from ..envs.openrlhf.env import is_multi_turn, shared_executor
 from ..errors import ConfigError
 from ..executors.schedule import RolloutSchedule
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
@@ -17,6 +20,7 @@ from .inputs import Inputs, check_model, count_steps
 from .lora import check_lora, describe, require_bitsandbytes
 from .objective import Objective
 from .optimizers import optimizer_config
+from .option_agent import has_agent_file
 from .reward_scoring import RewardReader, normalization, recoding
 from .role_plan import GroupPlan, plan_roles
 from .rollout_choice import schedule_to_follow
@@ -25,6 +29,7 @@ from .settings import TrainSettings
 from .teacher_model import ACTOR_OPTION, check_ids, check_teacher, model_config
 from .value_loss import ValueObjective
 from .value_model import check_head
+from .vision import TRAINED, reads_images
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -100,6 +105,51 @@ def _check_actor(settings: TrainSettings, config: Any) -> None:  # Any: transfor
         )
 
 
+def _check_images(
+    settings: TrainSettings, env: EnvFactory | AgentFactory, config: Any
+) -> None:  # Any: as in `_check_actor`
+    """Refuse what cannot be trained with images, before a run finds out."""
+    kind, can_see = config.model_type, reads_images(config)
+    if settings.actor.freeze_visual_encoder and not can_see:
+        raise ConfigError(
+            f"--actor.freeze_visual_encoder: {ACTOR_OPTION} is a {kind} model, which has none; leave it out"
+        )
+    if can_see and (settings.ds.lora.rank or settings.ds.load_in_4bit):
+        raise ConfigError(
+            f"{ACTOR_OPTION} is a {kind} model, whose weights are trained whole: leave out --ds.lora.rank"
+        )
+    if can_see and settings.algo.advantage.estimator in NEEDS_VALUES:
+        raise ConfigError(
+            f"--algo.advantage.estimator {settings.algo.advantage.estimator} wants a critic, and those read text "
+            f"only; with a {kind} model use one without, such as group_norm"
+        )
+    if settings.data.image_key is None:
+        return
+    if not can_see:
+        raise ConfigError(
+            f"--data.image_key: {ACTOR_OPTION} is a {kind} model, which cannot be trained with images; those that can "
+            f"be: {', '.join(sorted(TRAINED))}"
+        )
+    blind = {
+        REWARD_OPTION: settings.reward.model_name_or_path,
+        "--teacher.model_name_or_path": settings.teacher.model_name_or_path,
+    }
+    for option, model in blind.items():
+        if model is not None:
+            raise ConfigError(
+                f"{option} {model} would read prompts of --data.image_key without their images; leave it out"
+            )
+    if (
+        has_agent_file(settings)
+        and isinstance(env, EnvFactory)
+        and not is_multi_turn(shared_executor(env.kwargs["path"]))
+    ):
+        raise ConfigError(
+            f"--data.image_key: the executor of {env.kwargs['path']!r} plays its episodes by itself and is shown text "
+            "alone; an AgentInstanceBase may have images"
+        )
+
+
 def _check_teacher(settings: TrainSettings, model: str) -> None:
     teacher, estimator = settings.teacher.model_name_or_path, settings.algo.advantage.estimator
     if estimator not in NEEDS_TEACHER:
@@ -121,6 +171,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     """Look at everything that can be wrong before a process starts or a folder is touched."""
     config, num_steps = model_config(inputs.model, ACTOR_OPTION), count_steps(settings, len(inputs.tasks))
     _check_actor(settings, config)
+    _check_images(settings, inputs.env, config)
     engine_dtype(settings)
     check_lora(settings.ds)
     if settings.ds.load_in_4bit:

@@ -73,12 +73,16 @@ class Teacher:
         """Return the teacher's logprob of each action token, float32 [N], 0 off actions; None when told to stop.
 
         Raises:
-            ConfigError: The batch was sampled at another temperature than the teacher scores at.
+            ConfigError: The batch was sampled at another temperature than the teacher scores at, or holds images.
             DeadlineError: The engines live, and none got a sequence done for too long.
             EngineDeadError: Engines died more often than they may be replaced.
             EngineError: A sequence cannot be scored.
         """
         self._check_temperature(batch)
+        if any(batch.images):
+            raise ConfigError(
+                "a teacher scores text only, and a batch holds images; use an estimator without a teacher"
+            )
         logprobs_N = np.zeros(batch.num_tokens, np.float32)
         waiting, running = deque(_longest_first(batch)), dict[Any, tuple[int, int]]()
         done_at = asked_at = time.monotonic()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from .batch import Batch
-from .packed_inputs import packed_inputs, run_packed
+from .packed_inputs import model_name, packed_inputs, run_packed
 
 HEAD = "score"  # what transformers calls the head of its decoder classifiers
 
@@ -123,6 +123,8 @@ def token_values(model: torch.nn.Module, batch: Batch, device: torch.device | st
     An empty batch still runs the model and gives an empty result that carries gradients to all of its parameters,
     so that ranks of a sharded model stay in step.
     """
+    if any(batch.images):
+        raise ConfigError(f"{model_name(model)} scores text only, and a batch holds images; leave this model out")
     values_N: Tensor = run_packed(model, packed_inputs(batch, device))[0]
     return values_N[: batch.num_tokens]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...envs.messages import Message
 from ..base import StopReason
-from ..sequence import NO_VERSION, Sequence
+from ..sequence import NO_VERSION, Sequence, common_length
 
 Branch = tuple[tuple[Sequence, ...], list[int]]
 """The sequences of a conversation, and the session's number of each of its turns."""
@@ -48,7 +48,8 @@ def joined(branches: Iterable[Branch]) -> tuple[Sequence, ...]:
                 continue
             parent, reason = sequence.parent, sequence.fork_reason
             if last_home is not None:
-                shared = _num_shared(made[last_home], sequence)
+                home = made[last_home]
+                shared = common_length(home.token_ids, sequence.token_ids, home.images, sequence.images)
                 parent, reason = (last_home, shared), f"another request went on from turn {numbers[known[-1]]}"
             elif parent is not None:
                 parent = places[parent[0]], parent[1]
@@ -69,9 +70,3 @@ def _renumbered(sequence: Sequence, numbers: list[int], known: list[int]) -> Seq
         turn=np.asarray([-1, *numbers], np.int32)[sequence.turn + 1],
         samplings={numbers[turn]: each for turn, each in sequence.samplings.items() if turn not in known},
     )
-
-
-def _num_shared(left: Sequence, right: Sequence) -> int:
-    length = min(len(left), len(right))
-    different = np.flatnonzero(left.token_ids[:length] != right.token_ids[:length])
-    return int(different[0]) if len(different) else length

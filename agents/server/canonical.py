@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from ...envs.images import image_in
 from ...envs.messages import Message
 
 Form = bytes  # equal for messages that say the same
@@ -16,7 +17,11 @@ _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 def chat_messages(given: Sequence[Mapping[str, Json]]) -> list[Message]:
-    """Return a client's messages in the form that templates read; fields that none knows are dropped."""
+    """Return a client's messages in the form that templates read; fields that none knows are dropped.
+
+    Raises:
+        ImageError: An image is not one, or has to be fetched.
+    """
     names: dict[str, str] = {}  # of the functions, by the ids of their calls
     messages: list[Message] = []
     for each in given:
@@ -63,8 +68,13 @@ def _content(message: Mapping[str, Json]) -> str | list[Json]:
         return str(message.get("refusal") or "")
     if isinstance(content, str):
         return content
-    parts = [{"type": "text", "text": part["text"]} if _is_text(part) else dict(part) for part in content]
+    parts = [{"type": "text", "text": part["text"]} if _is_text(part) else _other(part) for part in content]
     return "".join(part["text"] for part in parts) if all(map(_is_text, parts)) else parts
+
+
+def _other(part: Mapping[str, Json]) -> Json:
+    image = image_in(part, is_trusted=False)
+    return dict(part) if image is None else {"type": "image", "image": image}
 
 
 def _is_text(part: Mapping[str, Json]) -> bool:

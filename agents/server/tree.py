@@ -11,6 +11,7 @@ from ...envs.messages import Message, RawText
 from ...errors import TrajectoryError
 from ..base import Completion, Sampling
 from ..conversation import ChatConversation
+from ..images import Images, fingerprint
 from .canonical import Form
 from .history import Branch, Given
 
@@ -25,7 +26,7 @@ class Turn:
     Attributes:
         number: Its place among the answers of the session.
         shown: What came after the turn before.
-        checksum: Of the prompt's token ids, as the engine got them.
+        checksum: Of the prompt's token ids and images, as the engine got them.
         completion: What was sampled.
         sampling: How.
     """
@@ -134,7 +135,7 @@ class Node:
         conversation = node.conversation.fork()
         for each in reversed(missing):
             show(conversation, each.shown)
-            if checksum(conversation.prompt_ids()) != each.checksum:
+            if checksum(conversation.prompt_ids(), conversation.prompt_images()) != each.checksum:
                 raise TrajectoryError(
                     f"turn {each.number} has another prompt when it is rendered again than the engine was given; "
                     "does the chat template show something that changes?"
@@ -151,9 +152,9 @@ def show(conversation: ChatConversation, shown: Shown) -> None:
         conversation.observe(shown)
 
 
-def checksum(token_ids: NDArray[np.int32]) -> int:
+def checksum(token_ids: NDArray[np.int32], images: Images) -> int:
     """Return a number that tells prompts apart."""
-    return zlib.crc32(token_ids.tobytes())
+    return zlib.crc32(fingerprint(token_ids, images))
 
 
 def branch_of(

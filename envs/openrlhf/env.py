@@ -58,7 +58,7 @@ class AgentFile(AsyncEnv):
         if self._agent_class is None:
             raise EnvError(f"{EXECUTOR} of {self._source} runs episodes by itself; it is no environment with steps")
         self._session = await AgentSession.begin(self._agent_class, task.prompt, task.label, self._given, self._source)
-        return RawText(self._session.observation_text), {}
+        return RawText(self._session.observation_text, getattr(task.prompt, "images", ())), {}
 
     async def step(self, action: str) -> StepResult:
         """Pass on what the model wrote, special tokens and all, and return what the agent answers."""
@@ -70,7 +70,7 @@ class AgentFile(AsyncEnv):
             "extra_logs": answer.extra_logs,
             "sampling": answer.resampled,
         }
-        return RawText(answer.feedback), answer.reward, answer.is_done, False, dict(info)
+        return RawText(answer.feedback, answer.images), answer.reward, answer.is_done, False, dict(info)
 
 
 def agent_file(path: str, kwargs: Mapping[str, Any]) -> EnvFactory:

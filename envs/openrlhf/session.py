@@ -2,11 +2,12 @@
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import EnvError, RewardError
+from ...errors import EnvError, ImageError, RewardError
+from ..images import Image, as_image
 from .sampling import SamplingParams, changes
 
 
@@ -20,6 +21,7 @@ class Answer:
     score: float | None
     extra_logs: Mapping[str, float]
     resampled: dict[str, Any] = field(default_factory=dict)  # Any: see `changes`
+    images: Sequence[Image] = ()  # whose places the feedback holds
 
 
 class AgentSession:
@@ -77,10 +79,10 @@ class AgentSession:
         feedback = _entry(result, "environment_feedback", what)
         if not isinstance(feedback, str):
             raise EnvError(f"{what} returned an environment_feedback of {_kind(feedback)}; wanted text")
-        if result.get("environment_images"):
-            raise EnvError(
-                f"{what} returned environment_images; images cannot be trained on yet, answer with text alone"
-            )
+        try:
+            images = [as_image(image) for image in result.get("environment_images") or ()]
+        except ImageError as error:
+            raise EnvError(f"{what} returned environment_images that cannot be read: {error}") from error
         self.observation_text += action_text + feedback
         self.params = result.get("sampling_params") or self.params
         return Answer(
@@ -90,6 +92,7 @@ class AgentSession:
             None if (score := result.get("scores")) is None else number(score, f"the scores of {what}"),
             numbers(result.get("extra_logs"), what),
             changes(self.params, self._given, self._source),
+            images,
         )
 
 

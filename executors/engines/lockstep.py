@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.base import Completion, Generator, Sampling
+from ...agents.images import Images, fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +18,7 @@ class Ask:
 
     prompt_ids: NDArray[np.int32]
     sampling: Sampling
-    images: list[Any] | None = None  # Any: as `Generator` has it
+    images: Images | None = None
     request: str = ""
 
 
@@ -92,7 +93,7 @@ class Lockstep:
         wave = [waiting for seat in self._seats for waiting in seat.waiting]
         for seat in self._seats:
             seat.waiting.clear()
-        wave.sort(key=lambda waiting: (waiting.ask.request, waiting.ask.prompt_ids.tobytes()))
+        wave.sort(key=lambda waiting: (waiting.ask.request, fingerprint(waiting.ask.prompt_ids, waiting.ask.images)))
         task = asyncio.create_task(self._send(wave))
         self._sending.add(task)  # the loop itself keeps no task alive
         task.add_done_callback(self._sending.discard)
@@ -128,7 +129,7 @@ class Seat:
         return self._lockstep.max_context
 
     async def generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
         """Sample one completion in the next wave; see `Generator`."""
         submitted: asyncio.Future[asyncio.Task[Completion]] = asyncio.get_running_loop().create_future()

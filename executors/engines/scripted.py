@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...agents.base import Completion, Sampling
+from ...agents.base import Completion, RequestRefusedError, Sampling, TopLogprobs
+from ...agents.images import Images
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
@@ -29,7 +30,8 @@ class ScriptedEngine:
     Args:
         script: A function of the request, or replies to give one after the other. It may raise
             `EngineError` to fail one request, and `EngineDeadError` to fail all from then on. Without
-            a script the engine samples from a toy policy, with its true logprobs.
+            a script the engine samples from a toy policy, with its true logprobs; that follows all of a
+            `Shape` but grammars and bad words, which it refuses.
         max_context: Most tokens of prompt and completion together.
         vocab_size: Of the toy policy, which also answers `score`, whatever the script.
         eos_ids: Ids that end every completion.
@@ -51,7 +53,7 @@ class ScriptedEngine:
         scoring_temperature: float = 1.0,
         keep_requests: bool = True,
     ) -> None:
-        self._policy = ToyPolicy(vocab_size)
+        self._policy = ToyPolicy(vocab_size, eos_ids=eos_ids)
         self._script = script_of(script, self._policy)
         self._max_context = max_context
         self._eos_ids = eos_ids
@@ -97,7 +99,7 @@ class ScriptedEngine:
         return len(self._running)
 
     async def generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
         """Answer one request; see `Generator`."""
         if len(prompt_ids) == 0:
@@ -108,7 +110,8 @@ class ScriptedEngine:
                 f"{self._max_context} tokens"
             )
         async with self._admitted() as work:
-            return await self._answer(np.array(prompt_ids, np.int32), sampling, request, work)
+            asked = Request(np.array(prompt_ids, np.int32), sampling, request, self._num_requests, images or ())
+            return await self._answer(asked, work)
 
     async def submit_wave(self, asks: Sequence[Ask]) -> list[asyncio.Task[Completion]]:
         """Submit requests in this order; see `WaveEngine`."""
@@ -213,9 +216,9 @@ class ScriptedEngine:
             if not self._running:
                 self._idle.set()
 
-    async def _answer(self, prompt_ids: NDArray[np.int32], sampling: Sampling, name: str, work: Work) -> Completion:
+    async def _answer(self, request: Request, work: Work) -> Completion:
         await self.health()
-        request = Request(prompt_ids, sampling, name, self._num_requests)
+        sampling, request = request.sampling, replace(request, index=self._num_requests)
         self._num_requests += 1
         if self._keep_requests:
             self.requests.append(request)
@@ -224,6 +227,8 @@ class ScriptedEngine:
         except EngineDeadError as error:
             self.kill(str(error))
             raise
+        if sampling.num_top_logprobs and reply.top is None:
+            raise RequestRefusedError("the script tells no top logprobs; give a Reply with `top`, or ask for none")
         work.num_tokens, stop_reason = reply.cut(sampling, self._eos_ids)
         work.seconds = self._token_latency_s * work.num_tokens if reply.latency_s is None else reply.latency_s
         await self._pass(work)
@@ -233,6 +238,7 @@ class ScriptedEngine:
             logprobs=None if reply.logprobs is None else np.asarray(reply.logprobs, np.float32)[:end],
             versions=work.spans.versions(end) if reply.versions is None else np.asarray(reply.versions, np.int32)[:end],
             stop_reason=stop_reason,
+            top=None if reply.top is None else TopLogprobs(reply.top.token_ids[:end], reply.top.logprobs[:end]),
         )
 
     async def _pass(self, work: Work) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.base import Completion, Sampling
+from ...agents.images import Images
 from ...errors import EngineDeadError, EngineError, WeightSyncError
 from ..weights import Bucket
 from .base import UpdateMode, check_scorable
@@ -95,7 +96,7 @@ class VllmEngine:
         await self.start()
 
     async def generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
         """Sample one completion; see `Generator`."""
         return await self._sample(Ask(prompt_ids, sampling, images, request))
@@ -117,7 +118,8 @@ class VllmEngine:
     async def score(self, token_ids: NDArray[np.int32], request: str = "") -> NDArray[np.float32]:
         """Return the logprob of each token after those before it; see `Scorer`."""
         check_scorable(token_ids, self.max_context, request)
-        output, _ = await self._answer(token_ids, scoring_params(), request)
+        ask = Ask(token_ids, Sampling(max_tokens=1), request=request)
+        output, _ = await self._answer(ask, scoring_params())
         return scores_of(output, token_ids)
 
     async def health(self) -> None:
@@ -196,8 +198,6 @@ class VllmEngine:
 
     async def _sample(self, ask: Ask, on_submitted: Callable[[], None] | None = None) -> Completion:
         num_prompt, max_tokens = len(ask.prompt_ids), ask.sampling.max_tokens
-        if ask.images:
-            raise EngineError("images are not supported by this engine yet; use a text environment")
         if self.scoring_temperature != 1.0:
             raise EngineError(f"this engine was started to score at temperature {self.scoring_temperature} only")
         if num_prompt == 0:
@@ -207,8 +207,7 @@ class VllmEngine:
                 f"{num_prompt} prompt tokens and {max_tokens} new ones exceed the context of "
                 f"{self.max_context} tokens; shorten the prompt or raise --data.max_len"
             )
-        params, priority = sampling_params(ask.sampling), ask.sampling.priority
-        return completion_of(*await self._answer(ask.prompt_ids, params, ask.request, priority, on_submitted))
+        return completion_of(*await self._answer(ask, sampling_params(ask.sampling), on_submitted))
 
     async def _begin(self, ask: Ask) -> asyncio.Task[Completion]:
         """Return a request's task once vLLM has the request, or once it failed."""
@@ -219,19 +218,14 @@ class VllmEngine:
         return task
 
     async def _answer(
-        self,
-        token_ids: NDArray[np.int32],
-        params: Any,
-        request: str,
-        priority: int = 0,
-        on_submitted: Callable[[], None] | None = None,
+        self, ask: Ask, params: Any, on_submitted: Callable[[], None] | None = None
     ) -> tuple[Any, VersionSpans]:
         """Return vLLM's last output for one request, and the versions of its tokens."""
         adapter = None if self._config.adapter is None else adapter_request()
         while True:
-            async with self._admitted(f"{request}#{next(self._ids)}") as (child, request_id, running):
-                prompt = prompt_of(token_ids, salt=str(self._num_updates))
-                output = await child.answer(prompt, params, request_id, adapter, priority, on_submitted)
+            async with self._admitted(f"{ask.request}#{next(self._ids)}") as (child, request_id, running):
+                prompt = prompt_of(ask.prompt_ids, str(self._num_updates), ask.images)
+                output = await child.answer(prompt, params, request_id, adapter, ask.sampling.priority, on_submitted)
             if not running.is_withdrawn:
                 return output, running.spans
 

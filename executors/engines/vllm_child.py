@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from ...agents.base import RequestRefusedError
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
-from .vllm_config import VllmConfig, engine_arguments, set_environment
+from .vllm_config import VllmConfig, engine_arguments, set_environment, vision_arguments
+from .vllm_images import PicturePrompt, read_by_vllm
 
 Result = TypeVar("Result")
 
@@ -32,8 +34,9 @@ class VllmChild:
 
         self._timeout_s = config.sync_timeout_s
         # Any: AsyncLLM's parts have no types that both ends of our range share.
+        arguments = engine_arguments(config, on_gpu=on_gpu) | vision_arguments(config)
         try:
-            self._engine: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(config, on_gpu=on_gpu)))
+            self._engine: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         except Exception as error:
             raise EngineError(f"vLLM could not start with {config.model!r}: {error}") from error
         self._num_submitting = 0
@@ -62,7 +65,7 @@ class VllmChild:
         """Return vLLM's last output for one request.
 
         Raises:
-            EngineError: vLLM refused the request.
+            RequestRefusedError: vLLM refused the request.
             EngineDeadError: The child is gone.
         """
         try:
@@ -156,9 +159,13 @@ class VllmChild:
         self._num_submitting += 1
         self._submitted.clear()
         try:
+            if isinstance(prompt, PicturePrompt):
+                prompt = await read_by_vllm(self._engine.renderer, prompt, request_id)
             return await self._engine.add_request(request_id, prompt, params, lora_request=adapter, priority=priority)
+        except EngineError:
+            raise
         except (ValueError, VLLMValidationError) as error:  # the latter is a ValueError up to 0.22 only
-            raise EngineError(f"vLLM refused {request_id!r}: {error}") from error
+            raise RequestRefusedError(f"vLLM refused {request_id!r}: {error}") from error
         except Exception as error:
             if self._is_gone:
                 raise EngineDeadError(f"vLLM died before it took {request_id!r}: {error}") from error

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...agents.images import is_vision_model
 from .vllm_adapter import Adapter
 
 # Set before vLLM is imported. On two cores the worker inside EngineCore is twice as fast as beside it,
@@ -44,6 +45,7 @@ class VllmConfig:
     hang_timeout_s: float = 120.0  # so long without a token while requests run, and the engine counts as dead
     adapter: Adapter | None = None  # None: updates bring all weights
     max_batched_tokens: int | None = None  # computed at once; by default as vLLM chooses
+    max_images: int | None = None  # of one prompt; by default as many as vLLM lets in
     scoring_temperature: float = 1.0  # any other makes an engine that only scores
 
 
@@ -80,6 +82,14 @@ def engine_arguments(config: VllmConfig, *, on_gpu: bool) -> dict[str, Any]:
     if config.enforce_eager:
         return arguments | {"enforce_eager": True}
     return arguments | {"compilation_config": _graphs(config)}
+
+
+def vision_arguments(config: VllmConfig) -> dict[str, Any]:
+    """Return what vLLM is started with beside that for a model with eyes: no memory is measured out for videos."""
+    if not is_vision_model(config.model):
+        return {}
+    limits = {"video": 0} if config.max_images is None else {"video": 0, "image": config.max_images}
+    return {"limit_mm_per_prompt": limits}
 
 
 def _graphs(config: VllmConfig) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """A fair gate in front of an engine: families of environments share its time by weight."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.base import Completion, Generator, Sampling
+from ...agents.images import Images
 from .gate import FairGate
 
 
@@ -26,7 +25,7 @@ class GatedGenerator:
         return self._generator.max_context
 
     async def generate(
-        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: list[Any] | None = None, request: str = ""
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
         """Sample one completion when it is the family's turn."""
         entered_at = await self._gate.enter(self._family)

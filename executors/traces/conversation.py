@@ -1,9 +1,12 @@
 """One episode for the eye: the conversation by turns, with what was sampled, rewarded and broken."""
 
+import itertools
 import json
+from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...envs.images import Image
 from ...envs.messages import Message
 from ..store_format import plain
 from ..trajectory import Failure, Trajectory
@@ -22,12 +25,12 @@ def print_episode(console: "Console", episode: Recorded, *, tokens: bool) -> Non
     _line(console, shown(f"{episode.split} {episode.id}".strip()), "bold")
     for name, text in _facts(episode):
         _line(console, f"  {name:<10} {text}")
-    turns = turns_of(episode.trajectory)
+    turns, image_numbers = turns_of(episode.trajectory), itertools.count(1)
     for turn in turns:
         if turn.number >= 0:
             print_turn_line(console, turn)
         for message in ([turn.completion] if turn.completion else []) + list(turn.observation):
-            _print_message(console, message)
+            _print_message(console, message, image_numbers)
         if tokens and turn.number >= 0:
             _print_tokens(console, turn)
     if (failure := episode.trajectory.failure) is not None:
@@ -79,15 +82,21 @@ def _described(failure: Failure) -> str:
     return f"{failure.kind.value} in turn {failure.turn}: {shown(failure.message)}"
 
 
-def _print_message(console: "Console", message: Message) -> None:
+def _print_message(console: "Console", message: Message, image_numbers: Iterator[int]) -> None:
     role = message["role"]
-    content = message.get("content")
-    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else "\n".join(_part(part, image_numbers) for part in content)
     extra = {key: value for key, value in message.items() if key not in ("role", "content") and value}
     if extra:
         text = f"{text}\n{json.dumps(extra, ensure_ascii=False)}".lstrip("\n")
     _line(console, f"[{role}]", f"bold {STYLES.get(role, '')}")
     _line(console, shown(text))
+
+
+def _part(part: dict[str, Any], image_numbers: Iterator[int]) -> str:  # Any: JSON, and images
+    if isinstance(image := part.get("image"), Image):
+        return f"image {next(image_numbers)} ({image.width}x{image.height})"
+    return str(part["text"]) if part.keys() <= {"type", "text"} and "text" in part else json.dumps(plain(part))
 
 
 def _print_tokens(console: "Console", turn: Turn) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...agents.base import StopReason
 from ...agents.chat import ChatAgent, agent_for
+from ...agents.images import image_reader_of
 from ...agents.tokenizer import Codec, load_tokenizer
 from ...envs.factory import EnvFactory
 from ...errors import EngineError
@@ -129,10 +130,16 @@ def replay(run: Path, selection: Selection, options: ReplayOptions, complain: Co
         raise none_selected(recording, selection)
     if not tree:
         complain("no config.yaml is near the episodes: limits are the defaults of turngym train")
-    tokenizer = load_tokenizer(model_of(tree, options.model))
+    model = model_of(tree, options.model)
+    tokenizer = load_tokenizer(model)
     codec, rollout = Codec(tokenizer), group(tree, "rollout", RolloutOptions())
     player = Player(
-        agent_for(tokenizer, tool_parser=rollout.tool_parser, reasoning_parser=rollout.reasoning_parser),
+        agent_for(
+            tokenizer,
+            tool_parser=rollout.tool_parser,
+            reasoning_parser=rollout.reasoning_parser,
+            images=image_reader_of(model),
+        ),
         env,
         episode_settings(tree),
         tokenizer,

@@ -29,7 +29,6 @@ _SLEEP = (
 _RING = (
     "splits a sequence over ranks, and here each lies whole on one: leave it out, or bound sequences by --data.max_len"
 )
-_IMAGES = "is for images, which cannot be trained on yet; leave it out"
 _DTYPES = "gradients add up in fp32"
 _FAST = "the tokenizer is loaded as the model's folder says; leave it out"
 _KERNELS = "sequences are packed, with exact attention by the quickest kernels that PyTorch has for the model"
@@ -103,9 +102,6 @@ FOREIGN: Mapping[str, Foreign] = {
     "logger.wandb.project": Foreign(_LOGS),
     "logger.wandb.run_name": Foreign(_LOGS),
     "logger.tensorboard_dir": Foreign(_LOGS),
-    "data.image_key": Foreign(_IMAGES),
-    "data.max_images_per_prompt": Foreign(_IMAGES, ("0",)),
-    "actor.freeze_visual_encoder": Foreign(_IMAGES),
     "use_ms": Foreign(_HUB),
     "flash_attn": Foreign(_KERNELS, ("",)),
     "actor.pretrain_mode_enable": Foreign("is for sft, which learns from given text; leave it out"),

@@ -463,7 +463,7 @@ def test_aborted_answer_is_not_cut_at_a_limit(talk, completion_of, sampling):
     [
         (user("again"), None),
         ([{"role": "system", "content": "late"}], "roles must alternate"),
-        ([{"role": "user", "content": [{"type": "image", "image": "x"}]}], "type image"),
+        ([{"role": "user", "content": [{"type": "image", "image": "x"}]}], "reads text only"),
     ],
 )
 def test_refused_observation_leaves_the_conversation_as_it_was(talk_of, observation, message):

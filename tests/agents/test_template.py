@@ -63,7 +63,7 @@ def test_other_keys_of_a_message_reach_the_template(tokenizer_of):
 
 def test_parts_other_than_text_are_refused(tokenizer_of):
     parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}]
-    with pytest.raises(TemplateError, match="role 'user' holds parts of type image_url; this agent renders text only"):
+    with pytest.raises(TemplateError, match="role 'user' holds parts of type image_url, where only text"):
         ChatTemplate(tokenizer_of(CHATML)).prepare({"role": "user", "content": parts})
 
 

@@ -40,6 +40,9 @@ class ByteConversation:
     def prompt_ids(self):
         return self._builder.token_ids()
 
+    def prompt_images(self):
+        return ()
+
     def record(self, completion, sampling, *, with_query=False):
         self._turn += 1
         self._builder.add_completion(completion, sampling, self._turn)

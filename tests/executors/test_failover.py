@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from turngym.agents.base import Sampling
+from turngym.agents.images import PlacedImage
+from turngym.envs.images import as_image
 from turngym.errors import EngineDeadError, EngineError
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.failover import Failover
@@ -104,7 +106,7 @@ async def test_an_engine_without_current_weights_answers_nobody():
     bare.peers = [alive(lambda request: [2])[1].answer]
     assert await ask(bare) == [2]
     with pytest.raises(EngineDeadError, match="no current weights yet"):
-        await bare.answer(PROMPT, SAMPLING, "r")
+        await bare.answer(PROMPT, SAMPLING, None, "r")
     assert engine.requests == []
     bare.revived()
     assert await ask(bare) == [1]
@@ -163,14 +165,10 @@ async def test_a_request_that_is_refused_is_refused_by_no_one_else():
     assert (own.lives, peer_engine.requests) == (True, [])
 
 
-async def test_a_request_with_images_waits_for_its_own_engine():
-    """A peer would answer without having seen them."""
+async def test_a_peer_is_shown_the_images_too():
     own = Failover(ScriptedEngine([[1]]))
     peer_engine, peer = alive(lambda request: [2])
     own.peers = [peer.answer]
-    request = asyncio.create_task(ask(own, images=["a picture"]))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    own.revived()
-    assert await request == [1]
-    assert peer_engine.requests == []
+    images = (PlacedImage(as_image(np.zeros((2, 2, 3), np.uint8)), 0, 2, (1,)),)
+    assert await ask(own, images=images) == [2]
+    assert peer_engine.requests[0].images == images

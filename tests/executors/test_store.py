@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from turngym.agents.base import Completion, Sampling, StopReason
+from turngym.agents.images import PlacedImage
 from turngym.agents.sequence import SequenceBuilder
+from turngym.agents.shape import Grammar, Shape
+from turngym.envs.images import as_image
 from turngym.envs.task import Task
 from turngym.errors import StoreError, TrajectoryError
 from turngym.executors.store import TrajectoryStore
@@ -25,7 +28,9 @@ def sequence(rng, turns=3, parent=None):
         logprobs = -np.exp(rng.normal(-3, 4, count)).astype(np.float32)
         ids = rng.integers(0, 50_000, count, dtype=np.int32)
         versions = rng.integers(0, 3, count, dtype=np.int32)
-        sampling = Sampling(count + 1, stop=("###",), stop_token_ids=(7,), temperature=0.7, seed=2**62 + turn)
+        shape = Shape(Grammar.json_schema({"a": "é"}), logit_bias=((3, 1.5),), bad_words=("no",)) if turn == 1 else None
+        stops = {"stop": ("###",), "stop_token_ids": (7,), "shape": shape, "num_top_logprobs": 2 * (turn == 1)}
+        sampling = Sampling(count + 1, temperature=0.7, seed=2**62 + turn, **stops)
         builder.add_completion(Completion(ids, logprobs, versions, StopReason.STOP), sampling, turn)
         builder.add_context(rng.integers(0, 50_000, 2), turn)
     return builder.build()
@@ -75,6 +80,36 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path, nan_equal):
     assert [stored.step for stored in read] == [3] * 10 + [12] * 11
     for one, other in zip(written, read, strict=True):
         assert_same(one, other.trajectory, nan_equal)
+
+
+def test_each_image_is_kept_once_and_comes_back_everywhere(tmp_path):
+    red, blue = (as_image(np.full((2, 3, 3), value, np.uint8)) for value in (9, 200))
+    builder = SequenceBuilder()
+    builder.add_context([1, 2, 2, 3], -1, [PlacedImage(red, 1, 3, (2,))])
+    builder.add_completion(Completion(np.array([4], np.int32), [-1.0], np.array([0]), StopReason.STOP), Sampling(1), 0)
+    builder.add_context([2, 5, 2, 2], 0, [PlacedImage(blue, 0, 1, (2,)), PlacedImage(red, 2, 4, (2,))])
+    seen = {"role": "user", "content": [{"type": "image", "image": red}, {"type": "text", "text": "?"}]}
+    answered = {"role": "user", "content": [{"type": "image", "image": blue}, {"type": "image", "image": red}]}
+    written = trajectory(
+        task=Task(id="t", prompt=[seen], label=blue),
+        sequences=(builder.build(),),
+        messages=(seen, {"role": "assistant", "content": "4"}, answered),
+    )
+    store = TrajectoryStore(tmp_path)
+    store.write(1, [written])
+    (stored,) = store.read()
+    assert stored.inexact == ()
+    assert stored.trajectory.messages == written.messages
+    assert stored.trajectory.task == written.task
+    (sequence,) = stored.trajectory.sequences
+    assert sequence.images == (
+        PlacedImage(red, 1, 3, (2,)),
+        PlacedImage(blue, 5, 6, (2,)),
+        PlacedImage(red, 7, 9, (2,)),
+    )
+    assert sequence.images[0].image.data == red.data
+    (line,) = lines_of(store.parts()[0])
+    assert json.loads(line)["images"].keys() == {red.digest, blue.digest}
 
 
 def lines_of(path):
@@ -255,7 +290,7 @@ def test_what_json_has_no_form_for_stays_readable(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path):
     (tmp_path / "step_000001.jsonl").write_bytes(SCHEMA_1.replace(b'"schema": 1', b'"schema": 99'))
-    with pytest.raises(TrajectoryError, match="schema 99, this version reads 1 to 3; update turngym"):
+    with pytest.raises(TrajectoryError, match="schema 99, this version reads 1 to 4; update turngym"):
         list(TrajectoryStore(tmp_path).read())
 
 

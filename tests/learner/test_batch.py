@@ -1,6 +1,7 @@
 """Batches: what is taken from trajectories, and what survives selecting and joining."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,6 +69,15 @@ def test_assemble_lays_valid_sequences_with_actions_end_to_end(batch):
     assert batch.temperatures.tolist() == pytest.approx([1, 1, 0.6, 0.6, 1, 1, 1, 1, 1, 1, 1])  # greedy counts as 1
 
 
+def test_actions_of_shaped_turns_are_marked(batch):
+    assert not batch.is_shaped.any()
+    first, second = two_turns(), one_turn()
+    shaped = {1: replace(first.samplings[1], top_p=0.9)}
+    marked = assemble([trajectory(replace(first, samplings={**first.samplings, **shaped}), second)])
+    assert np.flatnonzero(marked.is_shaped).tolist() == [5]
+    assert np.flatnonzero(concatenate([marked.select([1]), marked.select([0])]).is_shaped).tolist() == [7]
+
+
 def test_counts(batch):
     assert (batch.num_tokens, batch.num_sequences, batch.num_actions, batch.num_attempts) == (11, 3, 6, 2)
     assert batch.lengths.tolist() == [6, 2, 3]
@@ -99,7 +109,7 @@ def test_empty_batches(batch):
 def test_shipping_costs_little_more_than_the_arrays(batch):
     big = concatenate([batch] * 1000)
     shipped = pickle.dumps(big)
-    assert len(shipped) < 1.2 * sum(array.nbytes for array in vars(big).values() if array is not None)
+    assert len(shipped) < 1.2 * sum(array.nbytes for array in vars(big).values() if isinstance(array, np.ndarray))
     assert pickle.loads(shipped).token_ids.tolist() == big.token_ids.tolist()
 
 

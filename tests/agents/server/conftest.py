@@ -11,6 +11,8 @@ from turngym.agents.server.server import Server
 from turngym.agents.server.session import Session
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
 
+from ...tiny_vision import vision_tokenizer
+
 KEY = "secret"
 SAMPLING = Sampling(max_tokens=256)
 TOOLS = [
@@ -32,10 +34,10 @@ class Talk:
     Answers are given as texts, one after the other; an error among them is raised, a `Reply` is given as it is.
     """
 
-    def __init__(self, tokenizer, texts=(), *, tool_parser=None, marks=(), **options) -> None:
+    def __init__(self, tokenizer, texts=(), *, tool_parser=None, images=None, marks=(), **options) -> None:
         self.tokenizer = tokenizer
         tokenizer.add_tokens(list(marks), special_tokens=True)
-        self.agent = ChatAgent(tokenizer, tool_parser=tool_parser)
+        self.agent = ChatAgent(tokenizer, tool_parser=tool_parser, images=images)
         self.texts = list(texts)
         self.replies: list[list[int]] = []  # in the order of the requests
         self.engine = ScriptedEngine(self._answer, **options)
@@ -90,7 +92,8 @@ def talk_of(tokenizer_of, template_text) -> Callable[..., Talk]:
     """Make a session by the name of a chat template, or its text: `talk_of("qwen3", ["first answer", ...])`."""
 
     def make(name, texts=(), **options) -> Talk:
-        return Talk(tokenizer_of(name if "{" in name else template_text(name)), texts, **options)
+        text = name if "{" in name or name == "vision" else template_text(name)
+        return Talk(vision_tokenizer() if name == "vision" else tokenizer_of(text), texts, **options)
 
     return make
 

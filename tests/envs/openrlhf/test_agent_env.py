@@ -94,7 +94,7 @@ async def test_a_score_of_zero_is_a_score_and_an_absent_one_is_not_known() -> No
         ({"done": KeyError}, EnvError, "without 'done'"),
         ({"environment_feedback": KeyError}, EnvError, "without 'environment_feedback'"),
         ({"environment_feedback": None}, EnvError, "environment_feedback of type NoneType; wanted text"),
-        ({"environment_images": ["x"]}, EnvError, "images cannot be trained on yet"),
+        ({"environment_images": ["x"]}, EnvError, "environment_images that cannot be read: there is no image"),
         (
             {"rewards": None},
             RewardError,

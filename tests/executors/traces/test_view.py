@@ -5,8 +5,10 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from turngym.envs.images import as_image
 from turngym.executors.store import TrajectoryStore
 
 FIRST = "1/Guess/train/7/0"
@@ -135,7 +137,7 @@ def test_what_a_model_writes_cannot_command_the_terminal(traces, run):
 def test_a_whole_record_as_json(traces, run):
     _, out, _ = traces("view", run, FIRST, "--json")
     record = json.loads(out)
-    assert (record["schema"], record["split"], record["task"]) == (3, "train", "Guess/train/7")
+    assert (record["schema"], record["split"], record["task"]) == (4, "train", "Guess/train/7")
     assert record["messages"][1] == {"role": "assistant", "content": "3"}
 
 
@@ -237,3 +239,14 @@ def test_attempts_that_branched_off_another_say_so(traces, recorded, tmp_path):
     assert [json.loads(line)["branch_of"] for line in out.splitlines()] == [None, [0, 0]]
     _, out, _ = traces("view", str(tmp_path), "1/Guess/train/7/1")
     assert "branch     off attempt 0, whose turns up to 0 it shares" in out
+
+
+def test_images_are_numbered_and_measured(traces, run):
+    store = TrajectoryStore(run / "trajectories" / "train")
+    trajectory = next(store.read()).trajectory
+    images = [as_image(np.zeros((height, 4, 3), np.uint8)) for height in (2, 3)]
+    parts = [{"type": "text", "text": "see"}, *({"type": "image", "image": image} for image in images)]
+    messages = ({**trajectory.messages[0], "content": parts}, *trajectory.messages[1:])
+    store.write(3, [replace(trajectory, messages=messages)])
+    _, out, _ = traces("view", run, f"3{FIRST[1:]}")
+    assert "[user]\nsee\nimage 1 (4x2)\nimage 2 (4x3)\n" in out
