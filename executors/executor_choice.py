@@ -7,7 +7,7 @@ from ..agents.chat import ChatAgent
 from ..agents.frameworks.factory import AgentFactory
 from ..envs.factory import EnvFactory
 from ..envs.rewards import AnyReward, load_reward
-from ..errors import ConfigError
+from ..errors import ConfigError, TemplateError
 from .agent_file import make_executor
 from .env_pool import EnvPool
 from .limits import Limits
@@ -28,6 +28,7 @@ def check_parsers(agent: ChatAgent, env: EnvFactory | AgentFactory) -> None:
     Raises:
         ConfigError: One does not, be it named or what the chat template suggests.
         MissingPackageError: One is vLLM's, which is not installed.
+        TemplateError: The model cannot be told of tools.
     """
     agent.readers.check()
     if not isinstance(env, AgentFactory):
@@ -36,7 +37,7 @@ def check_parsers(agent: ChatAgent, env: EnvFactory | AgentFactory) -> None:
         return
     try:
         agent.check_tools()
-    except ConfigError as error:  # nobody knows whether a user's agent has tools
+    except (ConfigError, TemplateError) as error:  # nobody knows whether a user's agent has tools
         _logger.warning("requests of --agent %s that bring tools will be refused: %s", env.spec, error)
 
 

@@ -13,7 +13,7 @@ from .test_training import options, rows, summary, train
 
 __all__ = ["options"]  # a fixture
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.soak, pytest.mark.heavy, pytest.mark.timeout(420)]
 
 LANGGRAPH = """
 from langchain_core.tools import tool

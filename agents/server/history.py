@@ -32,7 +32,7 @@ _CONTINUED = "continued"
 _NAMES = (_CONTINUED, *(each.value for each in (*Change, *Branch)))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Given:
     """An answer as a client was given it.
 
@@ -47,17 +47,25 @@ class Given:
     thought: str | None
     calls: tuple[AnswerCall, ...]
     raw: str
+    _last: tuple[Message, frozenset[Change]] | None = None  # it comes back with each request, mostly the same object
 
     def changes_in(self, message: Message) -> frozenset[Change]:
         """Return what is different in the answer as it came back."""
+        if self._last is None or self._last[0] is not message:
+            self._last = message, self._changes_in(message)
+        return self._last[1]
+
+    def _changes_in(self, message: Message) -> frozenset[Change]:
         content = message["content"] if isinstance(message["content"], str) else ""
         calls = message.get("tool_calls") or []
-        if not calls and _is_same(content, self.raw):
+        if not calls and content != self.content and _is_same(content, self.raw):
             return frozenset() if content == self.raw else frozenset({Change.REWRITTEN})
         found: set[Change] = set()
-        thought = message.get("reasoning_content")
-        if not _is_same(str(thought or ""), self.thought or ""):
-            found.add(Change.THOUGHTS_EDITED if thought else Change.THOUGHTS_DROPPED)
+        thought = str(message.get("reasoning_content") or "")
+        if not thought and self.thought:
+            found.add(Change.THOUGHTS_DROPPED)
+        elif not _is_same(thought, self.thought or ""):
+            found.add(Change.THOUGHTS_EDITED)
         arguments = [_as_text(call["function"]["arguments"]) for call in calls]
         if content != self.content or arguments != [call.arguments for call in self.calls]:
             found.add(Change.REWRITTEN)
