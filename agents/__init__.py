@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .chat import ChatAgent
     from .conversation import ChatConversation
     from .sequence import Sequence, SequenceBuilder
+    from .shape import Grammar, Shape
     from .template import ChatTemplate
     from .tokenizer import load_tokenizer
 
@@ -21,9 +22,11 @@ _MODULES = {
     "ChatTemplate": "template",
     "Completion": "base",
     "Generator": "base",
+    "Grammar": "shape",
     "Sampling": "base",
     "Sequence": "sequence",
     "SequenceBuilder": "sequence",
+    "Shape": "shape",
     "StopReason": "base",
     "load_tokenizer": "tokenizer",
 }
@@ -34,9 +37,11 @@ __all__ = [
     "ChatTemplate",
     "Completion",
     "Generator",
+    "Grammar",
     "Sampling",
     "Sequence",
     "SequenceBuilder",
+    "Shape",
     "StopReason",
     "load_tokenizer",
 ]

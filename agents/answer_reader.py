@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, ToolCallParser
 from ..errors import ConfigError
 from .parser_guess import Guess, guess_reasoning_parser, guess_tool_parser
-from .reasoning import REASONING_PARSERS, ReasoningParser, reasoning_parser
+from .reasoning import REASONING_PARSERS, ReasoningParser, Thought, reasoning_parser
 from .tool_calls import DEFAULT_PARSER, TOOL_PARSERS, tool_parser
 
 if TYPE_CHECKING:
@@ -43,12 +43,25 @@ class AnswerReader:
         thoughts: Reads thoughts.
         calls: Reads calls, in what is left; None where the model is told of no tools.
         opened: What the generation prompt opens on the model's behalf, such as `<think>`.
+        names: Of the parsers of thoughts and of calls.
+
+    Attributes:
+        calls: As given.
+        opened: As given.
+        names: As given.
     """
 
-    def __init__(self, thoughts: ReasoningParser, calls: ToolCallParser | None, opened: str = "") -> None:
+    def __init__(
+        self,
+        thoughts: ReasoningParser,
+        calls: ToolCallParser | None,
+        opened: str = "",
+        names: tuple[str, str] = ("", ""),
+    ) -> None:
+        self.calls = calls
+        self.opened = opened
+        self.names = names
         self._thoughts = thoughts
-        self._calls = calls
-        self._opened = opened
 
     def read(self, text: str) -> ReadAnswer:
         """Take an answer apart; whatever the model wrote, this never raises.
@@ -56,10 +69,14 @@ class AnswerReader:
         Args:
             text: What was sampled, with its special tokens, the end of the turn left out.
         """
-        reasoning, content = self._thoughts.split(self._opened + text)
-        if self._calls is None:
+        reasoning, content = self.split(text)
+        if self.calls is None:
             return ReadAnswer(reasoning, content, ())
-        return ReadAnswer(reasoning, *self._calls.parse(content))
+        return ReadAnswer(reasoning, *self.calls.parse(content))
+
+    def split(self, text: str) -> Thought:
+        """Take the thoughts alone out of an answer; see `read`."""
+        return self._thoughts.split(self.opened + text)
 
 
 class AnswerReaders:
@@ -80,9 +97,9 @@ class AnswerReaders:
         for name, registry in ((tool_parser, TOOL_PARSERS), (reasoning_parser, REASONING_PARSERS)):
             if name is not None:
                 registry[name]  # refuses it
-        template = str(tokenizer.chat_template or "")
         self._tokenizer = tokenizer
         self._tool_parser, self._reasoning_parser = tool_parser, reasoning_parser
+        template = self.template
         self._guessed_tool, self._guessed_reasoning = guess_tool_parser(template), guess_reasoning_parser(template)
         self._has_said = False
 
@@ -95,6 +112,11 @@ class AnswerReaders:
     def reasoning_parser(self) -> str:
         """The name of the parser of thoughts."""
         return self._reasoning_parser or self._guessed_reasoning.name
+
+    @property
+    def template(self) -> str:
+        """The model's chat template."""
+        return str(self._tokenizer.chat_template or "")
 
     @property
     def choice(self) -> str:
@@ -129,13 +151,14 @@ class AnswerReaders:
         """
         thoughts = reasoning_parser(self.reasoning_parser, self._tokenizer)
         if not tools:
-            return AnswerReader(thoughts, None, opened)
+            return AnswerReader(thoughts, None, opened, (self.reasoning_parser, ""))
         guess = self._guessed_tool if has_own_form else Guess(DEFAULT_PARSER, "")
+        names = (self.reasoning_parser, self._tool_parser or guess.name)
         if self._tool_parser is not None:
-            return AnswerReader(thoughts, tool_parser(self._tool_parser, self._tokenizer, tools), opened)
+            return AnswerReader(thoughts, tool_parser(self._tool_parser, self._tokenizer, tools), opened, names)
         self._say(guess)
         try:
-            return AnswerReader(thoughts, tool_parser(guess.name, self._tokenizer, tools), opened)
+            return AnswerReader(thoughts, tool_parser(guess.name, self._tokenizer, tools), opened, names)
         except ConfigError as error:
             raise ConfigError(f"{error}; it was taken since {_reason(guess)[1]}") from error
 

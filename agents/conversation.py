@@ -143,6 +143,11 @@ class ChatConversation:
             is_cut=completion.stop_reason is StopReason.LENGTH,
         )
 
+    def written(self, sampling: Sampling) -> str:
+        """Return the answer that was recorded last with its special tokens, the end of the turn left out."""
+        assert self._answer is not None  # `record` comes first
+        return self._answer.body
+
     def fork(self) -> "ChatConversation":
         """Return a conversation that goes on from here, independent of this one."""
         twin = copy.copy(self)

@@ -2,9 +2,10 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from ..envs.tools.calls import ParsedAnswer, ToolCall
+from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, call_tags
 from ..envs.tools.json_calls import as_call, reason_of, unreadable
 from .reasoning import TagThoughts
 
@@ -43,6 +44,10 @@ class LlamaCalls:
             place = stop
         content.append(said[place:])
         return ParsedAnswer("".join(content).replace(_TAG, "").strip(), tuple(calls))
+
+    def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any]:
+        """Return the form of an answer of calls alone; see `ForcesCalls`."""
+        return call_tags(tools, '{"name": NAME, "parameters": ', "}", separator="; ", is_parallel=is_parallel)
 
 
 def _looks_like_call(value: Any) -> bool:  # Any: it is JSON

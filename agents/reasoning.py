@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DEFAULT_REASONING = "tags"
-# What opens and closes a thought, by family; where a text has several, the first to stand in it counts.
-_PAIRS = (
+PAIRS = (
     ("<think>", "</think>"),
     ("<seed:think>", "</seed:think>"),
     ("[THINK]", "[/THINK]"),
@@ -20,7 +19,9 @@ _PAIRS = (
     ("<|channel>thought", "<channel|>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
 )
-_MARKS = re.compile("|".join(re.escape(mark) for pair in _PAIRS for mark in pair))
+"""What opens and closes a thought, by family; where a text has several, the first to stand in it counts."""
+
+_MARKS = re.compile("|".join(re.escape(mark) for pair in PAIRS for mark in pair))
 
 
 class Thought(NamedTuple):
@@ -54,7 +55,7 @@ class TagThoughts:
         first = _MARKS.search(text)
         if first is None:
             return Thought(None, text)
-        opening, closing = next(pair for pair in _PAIRS if first.group() in pair)
+        opening, closing = next(pair for pair in PAIRS if first.group() in pair)
         thought, ends, content = text.rpartition(closing)
         if not ends:
             thought, content = text, ""

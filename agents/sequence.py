@@ -70,6 +70,15 @@ class Sequence:
         """How many tokens were sampled here."""
         return int(self.is_action.sum())
 
+    @property
+    def is_shaped(self) -> NDArray[np.bool_]:
+        """Which actions were sampled from another distribution than the model's own at a temperature, by turn.
+
+        Their logprobs do not compare with a learner's; see `Sampling.is_full_softmax`.
+        """
+        shaped = [turn for turn, sampling in self.samplings.items() if not sampling.is_full_softmax]
+        return self.is_action & np.isin(self.turn, shaped) if shaped else np.zeros(len(self), np.bool_)
+
     def cut(self, max_tokens: int) -> "Sequence":
         """Return what fits: an observation that nobody will answer may be too long for the context; actions fit."""
         if len(self) <= max_tokens:

@@ -128,10 +128,18 @@ class ToolConversation(ChatConversation):
         """Append what was sampled and return it as the environment's action, its calls parsed."""
         action = super().record(completion, sampling, with_query=with_query)
         self._num_calls += len(self._read.calls) if self._read else 0
-        assert self._answer is not None  # it has just been recorded
-        self._read = self._told.reader.read(self._written(self._answer, sampling))
+        self._read = self._told.reader.read(self.written(sampling))
         action.parsed = self._read.parsed
         return action
+
+    def written(self, sampling: Sampling) -> str:
+        """Return the answer that was recorded last; marks of calls may be special tokens themselves, and stay."""
+        assert self._answer is not None  # `record` comes first
+        ids, num_end, body = self._answer
+        stop, least = len(ids), len(ids) - num_end
+        while stop > least and self._ends_turn(ids[stop - 1 : stop], sampling):
+            stop -= 1
+        return body if stop == least else self._codec.decode(ids[:stop])
 
     def _readings(self, template: ChatTemplate) -> Iterator[Reading]:
         """Yield the answer as text first, then with its calls in fields of their own, as some templates want them."""
@@ -174,14 +182,6 @@ class ToolConversation(ChatConversation):
 
     def _end_of(self, answer: Answer) -> str:
         return self._codec.decode_few(answer.token_ids[len(answer.token_ids) - answer.num_end :])
-
-    def _written(self, answer: Answer, sampling: Sampling) -> str:
-        """Return an answer without the end of the turn, but with marks of calls that are special tokens themselves."""
-        ids, num_end, body = answer
-        stop, least = len(ids), len(ids) - num_end
-        while stop > least and self._ends_turn(ids[stop - 1 : stop], sampling):
-            stop -= 1
-        return body if stop == least else self._codec.decode(ids[:stop])
 
     def _ends_turn(self, token_id: NDArray[np.int32], sampling: Sampling) -> bool:
         if int(token_id[0]) in (self._codec.eos_id, *sampling.stop_token_ids):

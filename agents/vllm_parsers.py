@@ -53,6 +53,17 @@ class VllmCalls:
             calls.append(_unreadable(self._name))
         return ParsedAnswer(content.strip(), tuple(calls))
 
+    def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any] | None:
+        """Return the form that vLLM holds an answer to; see `ForcesCalls`. Not all of its parsers have one."""
+        parser = self._made()
+        if not hasattr(parser, "get_structural_tag"):
+            return None
+        tag = parser.get_structural_tag(_request(tools).model_copy(update={"tool_choice": "required"}))
+        if tag is None:
+            return None
+        form: dict[str, Any] = tag.model_dump(mode="json", by_alias=True)["format"]
+        return form if is_parallel else _of_one_call(form)
+
     def _read(self, text: str) -> tuple[str, list[ToolCall]]:
         if len(text) > MOST_CHARS or _depth(text) > MOST_DEPTH:
             return text, []
@@ -134,6 +145,11 @@ class _Vocabulary:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
+
+
+def _of_one_call(form: dict[str, Any]) -> dict[str, Any]:
+    """Return a form that ends behind its first call, where vLLM's says how calls follow one another."""
+    return {**form, "stop_after_first": True} if "stop_after_first" in form else form
 
 
 def _class_of(kind: str, name: str) -> Any:

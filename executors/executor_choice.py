@@ -4,10 +4,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..agents.chat import ChatAgent
-from ..agents.frameworks.base import UserAgent
 from ..agents.frameworks.factory import AgentFactory
 from ..envs.factory import EnvFactory
-from ..envs.rewards import load_reward
+from ..envs.rewards import AnyReward, load_reward
 from ..errors import ConfigError
 from .agent_file import make_executor
 from .env_pool import EnvPool
@@ -49,13 +48,16 @@ def executor_of(
     tokenizer: "PreTrainedTokenizerBase",
 ) -> "MultiTurn | AgentEpisodes":
     """Return what steps an environment, or answers an agent of the user's own behind a server."""
+    reward: AnyReward | None = None
     if isinstance(env, AgentFactory):
-        reward = None if env.remote_url is None else load_reward(env.remote_url, timeout_s=env.reward_timeout_s)
-        asking: UserAgent | None = env()
+        asking = env()
+        if env.remote_url is not None:
+            reward = load_reward(env.remote_url, timeout_s=env.reward_timeout_s)
     else:
-        reward, asking = None, run_agent_of(env, tokenizer, limits.max_context or tokenizer.model_max_length)
-        if asking is None:
+        own = run_agent_of(env, tokenizer, limits.max_context or tokenizer.model_max_length)
+        if own is None:
             return make_executor(agent, env, pool, limits, tokenizer)
+        asking = own
     from .openai_server import AgentEpisodes  # needs packages that environments do not
 
     return AgentEpisodes(agent, asking, limits, reward=reward, name=f"--agent {env.spec}")

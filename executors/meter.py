@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.base import Completion, Generator, Sampling, StopReason
+from ..agents.base import Completion, Generator, RequestRefusedError, Sampling, StopReason
 from ..agents.images import Images, fingerprint
 from ..agents.server.api_errors import ApiError
 from ..envs.task import Task
@@ -60,6 +60,7 @@ class Meter:
 
         Raises:
             ApiError: The episode has had all that its limits let it have; the client is told so.
+            RequestRefusedError: The engine does not sample so.
             EngineError: The engine failed.
         """
         turn = self._num_answered + self._num_running
@@ -69,6 +70,8 @@ class Meter:
         self._num_running += 1
         try:
             completion = await self._asked(prompt_ids, sampling, images, turn)
+        except RequestRefusedError:
+            raise  # what was asked for is the client's doing, and it is told
         except EngineError as error:
             self._failures[prompt] = _failure(error, turn)
             raise

@@ -1,4 +1,4 @@
-"""Episodes of OpenRLHF executors that ask a server: `run_agent` is theirs, and the server is ours, not their own."""
+"""Episodes of OpenRLHF executors that ask a server: `run_agent` is theirs, the server is ours, not their file's."""
 
 import copy
 import functools

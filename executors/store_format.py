@@ -2,7 +2,8 @@
 
 Runs stand for long arrays (`[[turn, length], ...]`), logprobs only for the tokens that have one, as base64 of
 little-endian float32: digits would take ten times as long to write. Schema 1 had digits, and said less of the task;
-up to schema 2 the engine is not known, and up to schema 3 there were no images: each is kept once, by its digest.
+up to schema 2 the engine is not known, and up to schema 3 there were no images (each is kept once, by its digest) and
+nothing shaped what is sampled.
 """
 
 import base64
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from ..agents.base import Sampling
 from ..agents.images import PlacedImage
 from ..agents.sequence import NO_VERSION, Sequence
+from ..agents.shape import Shape
 from ..envs.images import Image
 from ..envs.task import Task
 from ..errors import TrajectoryError
@@ -168,7 +170,7 @@ def _sequence(sequence: Sequence, images: dict[str, Image]) -> Record:
         "turn": _runs(sequence.turn),
         "versions": _runs(sequence.versions[actions]),
         "logprobs": base64.b64encode(sequence.logprobs[actions].astype("<f4").tobytes()).decode(),
-        "samplings": {str(turn): dataclasses.asdict(sampling) for turn, sampling in sequence.samplings.items()},
+        "samplings": {str(turn): _sampling(sampling) for turn, sampling in sequence.samplings.items()},
         "parent": sequence.parent,
         "fork_reason": sequence.fork_reason,
     }
@@ -203,8 +205,16 @@ def _read_logprobs(value: str | list[float]) -> NDArray[np.float32]:
     return np.frombuffer(base64.b64decode(value, validate=True), "<f4").astype(np.float32)
 
 
+def _sampling(sampling: Sampling) -> Record:
+    """Leave out what few turns have: there is one for every turn."""
+    record = dataclasses.asdict(sampling)
+    return {name: value for name, value in record.items() if value or name not in ("shape", "num_top_logprobs")}
+
+
 def _read_sampling(record: Record) -> Sampling:
     fields: Record = {**record, "stop": tuple(record["stop"]), "stop_token_ids": tuple(record["stop_token_ids"])}
+    if record.get("shape") is not None:
+        fields["shape"] = Shape(**record["shape"])
     return Sampling(**fields)
 
 

@@ -1,14 +1,18 @@
-"""What an environment may change of how the turns to come are sampled: what the learner can follow turn by turn."""
+"""What an environment may change of how the turns to come are sampled.
+
+That is what the learner can follow turn by turn, and a shape: its tokens stay out of importance ratios.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..agents.base import Sampling
+from ..agents.shape import Shape
 from ..errors import EnvError
 from ..registry import nearest
 
-CHANGEABLE = ("temperature", "stop", "stop_token_ids", "max_tokens")
+CHANGEABLE = ("temperature", "stop", "stop_token_ids", "max_tokens", "shape")
 
 
 def resampled(first: Sampling, changes: Mapping[str, Any] | None, now: Sampling | None = None) -> Sampling:
@@ -16,7 +20,8 @@ def resampled(first: Sampling, changes: Mapping[str, Any] | None, now: Sampling 
 
     Args:
         first: The run's, whose `max_tokens` stays a bound and whose `stop_token_ids` stay.
-        changes: By the names of `Sampling`'s fields: temperature, stop, stop_token_ids, max_tokens. None says nothing.
+        changes: By the names of `Sampling`'s fields: temperature, stop, stop_token_ids, max_tokens, shape (a mapping by
+            the names of `Shape`'s fields). None says nothing.
         now: The sampling so far; by default the run's.
 
     Raises:
@@ -37,6 +42,8 @@ def resampled(first: Sampling, changes: Mapping[str, Any] | None, now: Sampling 
             found["stop"] = tuple(found["stop"])
         if "stop_token_ids" in found:
             found["stop_token_ids"] = tuple(dict.fromkeys((*found["stop_token_ids"], *first.stop_token_ids)))
+        if isinstance(found.get("shape"), Mapping):
+            found["shape"] = Shape(**found["shape"])
         return replace(first, **found)
     except (TypeError, ValueError) as error:
         raise EnvError(f"an environment asked for sampling with {dict(changes)!r}: {error}") from error

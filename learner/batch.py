@@ -37,6 +37,8 @@ class Batch:
         teacher_logprobs: float32 [N], of the teacher.
         values: float32 [N], the critic's estimate of what follows from before the token on; 0 off actions.
         returns: float32 [N], what the critic learns to estimate; 0 off actions.
+        is_shaped: bool [N], actions sampled under a grammar, a penalty or a truncation: their rollout logprobs are of
+            another distribution than the learner's. None where there is none.
         images: Of each sequence, with their places in it; empty where no sequence has any.
     """
 
@@ -54,6 +56,7 @@ class Batch:
     teacher_logprobs: NDArray[np.float32] | None = None
     values: NDArray[np.float32] | None = None
     returns: NDArray[np.float32] | None = None
+    is_shaped: NDArray[np.bool_] | None = None
     images: tuple[Images, ...] = ()
 
     def __post_init__(self) -> None:
@@ -195,6 +198,7 @@ def assemble(trajectories: Seq[Trajectory], is_valid_A: NDArray[np.bool_] | None
         starts=_starts(np.array([len(s) for s in sequences], np.int64)),
         attempts=np.array([attempt for attempt, _ in pairs], np.int64),
         advantages=np.zeros(len(is_action), np.float32),
+        is_shaped=_joined([s.is_shaped for s in sequences], np.bool_),
         images=tuple(s.images for s in sequences) if any(s.images for s in sequences) else (),
     )
 

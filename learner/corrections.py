@@ -5,6 +5,12 @@ still; without correction the gradient is that of neither policy. A level says w
 a mode what happens outside the bounds, a gate what the bounds of `mask` are put to. Ratios stay in log space until
 the last step and are bounded there at +-20: no input gives NaN or infinity.
 
+A token that was sampled from another distribution than softmax(logits / temperature), under a grammar, a penalty or a
+truncation, has no ratio: its engine logprob is divided by the mass that was left, which the learner does not know, so
+that learner / engine would be that mass for equal weights, and next to nothing for a sequence. Such tokens enter no sum
+or mean of a sequence and no statistic; they weigh 1, or as much as the others of their sequence at levels of sequences.
+(Other implementations know no such tokens; DeepSeek-V3.2, arXiv:2512.02556, keeps the mask of a truncation.)
+
 A rejected token has weight 0 and stays in the denominator of the loss (as in OpenRLHF, TRL and verl's IcePop; verl's
 `rollout_rs` takes it out). So has a token whose engine logprob is unknown (NaN; the executors refuse such turns), and
 with levels of whole sequences its sequence (TRL gives it weight 1, OpenRLHF NaN).
@@ -13,12 +19,12 @@ with levels of whole sequences its sequence (TRL gives it weight 1, OpenRLHF NaN
 # N tokens
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from ..registry import Registry
-from .metrics import Metrics
+from .metrics import Mean, Metrics
 from .mismatch import mismatch_metrics, weight_metrics
 from .ratios import log_ratio, ratio, widened
 from .sequence_sums import sequence_mean, sequence_sum
@@ -43,6 +49,7 @@ class CorrectionInputs:
         bounds: Lower and upper bound, of the ratio or of what the gate measures.
         gating: Name in `GATES`; only `mask` has a gate.
         lags_N: int64, versions between the weights that sampled a token and the learner's; None measures no lag.
+        is_shaped_N: Which tokens have no ratio, since their distribution was shaped; None for none.
     """
 
     logprobs_N: "Tensor"
@@ -53,6 +60,7 @@ class CorrectionInputs:
     bounds: tuple[float, float]
     gating: str = "ratio"
     lags_N: "Tensor | None" = None
+    is_shaped_N: "Tensor | None" = None
 
     def __post_init__(self) -> None:
         low, high = self.bounds
@@ -198,16 +206,21 @@ def correct(level: str, mode: str, inputs: CorrectionInputs) -> Correction:
     With level "off" every weight is 1, and the mismatch is measured all the same.
     """
     check(level, mode, inputs.gating, inputs.bounds)
-    action_N, known_N = inputs.is_action_N, _known(inputs)
-    metrics = mismatch_metrics(_log_ratio(inputs), known_N, action_N, inputs.bounds, inputs.lags_N)
+    action_N = inputs.is_action_N
+    shaped_N = action_N & inputs.is_shaped_N if inputs.is_shaped_N is not None else action_N.new_zeros(action_N.shape)
+    inputs = replace(inputs, is_action_N=action_N & ~shaped_N)  # from here on all that has a ratio
+    counted_N, known_N = inputs.is_action_N, _known(inputs)
+    metrics = mismatch_metrics(_log_ratio(inputs), known_N, counted_N, inputs.bounds, inputs.lags_N)
+    metrics["mismatch/shaped"] = Mean(shaped_N.sum().item(), action_N.sum().item())
     ones_N = widened(inputs.logprobs_N.detach()).new_ones(action_N.shape)
     if level == "off":
-        return Correction(ones_N, metrics | weight_metrics(ones_N, ones_N, action_N))
+        return Correction(ones_N, metrics | weight_metrics(ones_N, ones_N, counted_N))
     made = MODES[mode](inputs, LEVELS[level])
-    unknown_N = LEVELS[level].divergence(inputs, (action_N & ~known_N).double()) > 0
+    unknown_N = LEVELS[level].divergence(inputs, (counted_N & ~known_N).double()) > 0
     weights_N = made.weights_N.where(~unknown_N, 0.0)
-    metrics |= weight_metrics(weights_N, made.ratios_N, action_N)
-    return Correction(weights_N.to(ones_N.dtype).where(action_N, 1.0), metrics)
+    metrics |= weight_metrics(weights_N, made.ratios_N, counted_N)
+    has_ratio_N = LEVELS[level].divergence(inputs, counted_N.double()) > 0
+    return Correction(weights_N.to(ones_N.dtype).where(action_N & has_ratio_N, 1.0), metrics)
 
 
 def _known(inputs: CorrectionInputs) -> "Tensor":

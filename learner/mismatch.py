@@ -24,7 +24,7 @@ def mismatch_metrics(
     """Measure log(learner / engine): k1 and k3 estimate KL(engine || learner), since the engine sampled the tokens.
 
     With lags, k3 and the absolute difference also stand for each lag alone: at lag 0 only the numerics differ (kernels,
-    precision, a distribution cut by top-p), and what comes on top at greater lags is staleness.
+    precision), and what comes on top at greater lags is staleness.
     """
     log_ratio_K = log_ratio_N[is_known_N].double()
     ratio_K = ratio(log_ratio_K)

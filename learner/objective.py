@@ -39,7 +39,8 @@ class Objective:
         has_unbiased_kl: Weigh the KL so that its gradient is that of the true KL.
         entropy_coef: Weight of the entropy bonus; None and 0 only measure it.
         aux_loss_coef: Weight of the load-balancing loss of a mixture of experts.
-        uses_rollout_as_old: Coupled PPO: the loss has current / engine, and no correction beside it.
+        uses_rollout_as_old: Coupled PPO: the loss has current / engine, and no correction beside it. Shaped tokens have
+            current / proximal all the same.
     """
 
     policy_loss: str
@@ -122,8 +123,10 @@ class Objective:
         old_N, weights_N = proximal_N, correction.weights_N
         if self.uses_rollout_as_old:
             rollout_N = torch.tensor(batch.rollout_logprobs, device=device)
-            old_N = rollout_N.where(~rollout_N.isnan(), proximal_N)
-            weights_N = weights_N.where(~(rollout_N.isnan() & is_action_N), 0.0)  # as unknown tokens of a correction
+            own_N = _is_shaped(batch, device)  # the engine's logprobs of these are no denominator
+            old_N = rollout_N.where(~rollout_N.isnan() & ~own_N, proximal_N)
+            is_unknown_N = rollout_N.isnan() & ~own_N & is_action_N
+            weights_N = weights_N.where(~is_unknown_N, 0.0)  # as unknown tokens of a correction
         policy = POLICY_LOSSES[self.policy_loss](
             PolicyInputs(
                 logprobs_N=scored.logprobs_N,
@@ -178,6 +181,7 @@ class Objective:
                 bounds=self.correction_bounds,
                 gating=self.correction_gating,
                 lags_N=torch.tensor(totals.version - batch.versions, device=device).long(),
+                is_shaped_N=_is_shaped(batch, device),
             ),
         )
 
@@ -187,6 +191,12 @@ class Objective:
         if self.has_unbiased_kl:
             return unbiased_token_kl(self.kl_estimator, logprobs_N, ref_N, old_N, is_action_N)
         return token_kl(self.kl_estimator, logprobs_N, ref_N, is_action_N)
+
+
+def _is_shaped(batch: Batch, device: torch.device) -> Tensor:
+    if batch.is_shaped is None:
+        return torch.zeros(batch.num_tokens, dtype=torch.bool, device=device)
+    return torch.tensor(batch.is_shaped, device=device)
 
 
 def _mean(values_N: Tensor, is_action_N: Tensor) -> Mean:

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from ...envs.base import Action
 from ...envs.messages import Message
 from ...envs.tools.calls import ToolCall
+from ..answer_reader import AnswerReader
 from ..base import Completion, StopReason
 from .canonical import Form, answer_form
-
-_OPEN, _CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True)
@@ -69,25 +68,37 @@ class Read:
 class Reader:
     """Reads the answers of one session, and names their calls."""
 
-    def __init__(self, *, opens_thought: bool) -> None:
-        self._opens_thought = opens_thought
+    def __init__(self) -> None:
         self._numbers = count()
 
-    def read(self, action: Action, stop: Sequence[str], *, takes_calls: bool, is_parallel: bool) -> Read:
+    def read(
+        self,
+        action: Action,
+        written: str,
+        reader: AnswerReader,
+        stop: Sequence[str],
+        *,
+        takes_calls: bool,
+        is_parallel: bool,
+    ) -> Read:
         """Take an answer apart.
 
         Args:
-            action: What the model wrote.
+            action: What the model wrote, and its calls as the model's parser read them.
+            written: The same with its special tokens, the end of the turn left out.
+            reader: Reads thoughts as the episodes of environments have them read.
             stop: Strings that ended it; none of them is shown.
             takes_calls: Whether the client wants calls.
             is_parallel: Whether it takes more than one at once.
         """
-        shown, stopped_by = before_stop(str(action), stop)
-        thought, said = split_thought(shown, opened=self._opens_thought)
+        shown, stopped_by = before_stop(written, stop)
+        thought, said = reader.split(shown)
+        if said == shown:
+            said = before_stop(str(action), stop)[0]  # nothing was taken out of it; no special token is shown
         parsed = action.parsed if takes_calls else None
         outside = before_stop(parsed.content, stop)[0] if parsed is not None else said
         if parsed is None or not parsed.calls:
-            said = outside if said else ""  # the prompt may have opened a thought, which parsers are not told
+            said = outside if said else ""  # it may have been cut within its thought
             return Read(said, thought, (), [], self._forms(action, said, ()), stopped_by)
         sound = [call for call in parsed.calls if call.problem is None]
         calls = tuple(map(self._named, sound if is_parallel else sound[:1]))
@@ -110,21 +121,6 @@ class Reader:
         said = [(call.name, json.loads(call.arguments)) for call in calls]
         forms = [answer_form(content, said), answer_form(str(action), [])]
         return [*forms, answer_form("", said)] if calls else forms
-
-
-def split_thought(text: str, *, opened: bool) -> tuple[str | None, str]:
-    """Return a thought, and what follows it.
-
-    Args:
-        text: What the model wrote.
-        opened: The prompt ended in the beginning of a thought.
-    """
-    thought, mark, said = text.rpartition(_CLOSE)
-    if mark:
-        return thought.strip().removeprefix(_OPEN).strip("\n"), said.lstrip("\n")
-    if opened or text.lstrip().startswith(_OPEN):
-        return text.strip().removeprefix(_OPEN).strip("\n"), ""  # it never stopped thinking
-    return None, text
 
 
 def finish_reason(completion: Completion, calls: Sequence[AnswerCall]) -> str:

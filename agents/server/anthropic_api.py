@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ..chat import ChatAgent
+from ..shape import Grammar
 from .anthropic_replies import AnthropicReply
 from .api_errors import ApiError
 from .canonical import chat_messages
@@ -13,6 +14,7 @@ from .endpoints import Outcome, asked_of, sampling_of
 from .reading import read_with_history
 from .replies import Json
 from .session import ChatAsk, Session
+from .shaping import CallChoice, ResponseFormat, in_chat
 from .wire import Count, Generation, Text, ToolFunction, WireModel, read, schema_of
 
 _HIDDEN = ("thinking", "redacted_thinking")  # no part of a content
@@ -91,38 +93,50 @@ class CountRequest(WireModel):
         return [tool.to_schema() for tool in self.tools] if self.tools else None
 
 
+class OutputConfig(WireModel):
+    """The form of an answer's text."""
+
+    format: ResponseFormat | None = None
+
+
 class MessagesRequest(CountRequest, Generation):
     """`POST /v1/messages`."""
 
     max_tokens: Count
     stop_sequences: Annotated[list[Text], Field(max_length=64)] | None = None
     tool_choice: ToolChoice | None = None
-    output_config: dict[str, Any] | None = None
+    output_config: OutputConfig | None = None
 
     def check(self) -> None:
         """Refuse what nothing here does."""
         super().check()
         if self.messages[-1].role == "assistant":
             raise ApiError("the last message is the assistant's; an answer is never continued", param="messages")
-        if (self.output_config or {}).get("format"):
-            raise ApiError("no token is sampled under a grammar; ask for the form in the prompt", param="output_config")
         choice = self.tool_choice
         if choice and choice.type == "tool" and choice.name not in [tool.name for tool in self.tools or []]:
             raise ApiError(f"tool_choice names {choice.name!r}, which is not among the tools", param="tool_choice")
+
+    def formats(self) -> list[Grammar | None]:
+        """Return all that it says of the form of an answer."""
+        told = self.output_config.format if self.output_config else None
+        return super().formats() if told is None else [*super().formats(), told.grammar()]
 
 
 async def messages(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
     """Answer a request as Anthropic's API does."""
     request, history = read_with_history(MessagesRequest, body, session.known, MessagesRequest.in_openai_form)
     system = session.known.in_form(request.system_message())
-    choice = request.tool_choice
+    said, tools = request.tool_choice or ToolChoice(type="auto"), request.schemas()
+    choice = CallChoice(said.type != "none", said.type in ("any", "tool"), said.name if said.type == "tool" else None)
+    is_parallel = not said.disable_parallel_tool_use
+    sampling = sampling_of(session, request, request.max_tokens, request.stop_sequences or ())
     ask = ChatAsk(
         messages=[*system.messages, *history.messages],
         forms=[*system.forms, *history.forms],
-        sampling=sampling_of(session, request, request.max_tokens, request.stop_sequences or ()),
-        tools=request.schemas(),
-        takes_calls=choice is None or choice.type != "none",
-        is_parallel=choice is None or not choice.disable_parallel_tool_use,
+        sampling=in_chat(session.agent, sampling, tools, choice, is_parallel=is_parallel),
+        tools=tools,
+        takes_calls=choice.takes_calls,
+        is_parallel=is_parallel,
     )
     (answer,) = await session.chat(ask, asked_of(body, headers))
     reply = AnthropicReply(f"msg_{session.name}_{answer.turn}", request.model or "", answer)

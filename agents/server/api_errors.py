@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import ConfigError, EngineDeadError, EngineError, TemplateError, TurnGymError
+from ..base import RequestRefusedError
 from .retries import KeyReusedError, SessionClosedError
 from .session import ContextLengthError
 
@@ -46,6 +47,7 @@ _CODES: Sequence[tuple[type[Exception], int, str | None]] = (
         "misconfigured",
     ),  # such as a parser that does not fit the model, or cannot read the schemas of tools
     (SessionClosedError, 404, "session_not_found"),
+    (RequestRefusedError, 400, "unsupported_parameter"),
     (EngineDeadError, 503, "engine_dead"),
     (EngineError, 500, "engine_failed"),
 )

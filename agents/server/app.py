@@ -21,6 +21,7 @@ from .endpoints import Outcome, chat_completions, completions, detokenize, model
 from .refusals import last_events, logged, refusal
 from .responses_api import responses
 from .session import Session
+from .stored_responses import StoredResponse, delete, input_items, retrieve
 from .streams import Work, answer
 
 MAX_BODY_BYTES = 64 << 20
@@ -56,6 +57,13 @@ def server_app(agent: ChatAgent, sessions: dict[str, Session], *, key: str, mode
 
         return _told(endpoint)
 
+    def looking(look: Callable[[dict[str, StoredResponse], str, Any], Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            session = _session(sessions, request, b"{}")
+            return _as_json(look(session.responses, request.path_params["id"], request.query_params))
+
+        return _told(endpoint)
+
     async def list_models(request: Request) -> Response:
         return _as_json(models(model))
 
@@ -68,6 +76,9 @@ def server_app(agent: ChatAgent, sessions: dict[str, Session], *, key: str, mode
             Route(f"{prefix}/v1/chat/completions", generating(chat_completions), methods=["POST"]),
             Route(f"{prefix}/v1/completions", generating(completions), methods=["POST"]),
             Route(f"{prefix}/v1/responses", generating(responses), methods=["POST"]),
+            Route(f"{prefix}/v1/responses/{{id}}", looking(retrieve)),
+            Route(f"{prefix}/v1/responses/{{id}}", looking(delete), methods=["DELETE"]),
+            Route(f"{prefix}/v1/responses/{{id}}/input_items", looking(input_items)),
             Route(f"{prefix}/v1/messages", generating(messages), methods=["POST"]),
             Route(f"{prefix}/v1/messages/count_tokens", telling(count_tokens), methods=["POST"]),
             Route(f"{prefix}/v1/models", _told(list_models)),

@@ -18,6 +18,7 @@ from .reading import read_with_history
 from .replies import Json, Reply, as_events
 from .retries import Asked
 from .session import ChatAsk, Session, TextAsk
+from .shaping import CallChoice, in_chat, shape_of
 from .wire import ChatRequest, CompletionRequest, DetokenizeRequest, Generation, TokenizeRequest, read
 
 Prompt = TypeVar("Prompt", str, NDArray[np.int32], str | NDArray[np.int32])
@@ -34,15 +35,17 @@ class Outcome:
 async def chat_completions(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
     """`POST /v1/chat/completions`."""
     request, history = read_with_history(ChatRequest, body, session.known, _as_sent)
+    tools = [tool.to_schema() for tool in request.tools] if request.tools else None
+    choice, is_parallel = CallChoice.of(request.tool_choice), request.parallel_tool_calls is not False
+    max_tokens = request.max_completion_tokens or request.max_tokens
+    sampling = sampling_of(session, request, max_tokens, request.stop_strings, num_top=request.top_logprobs)
     ask = ChatAsk(
         messages=history.messages,
         forms=history.forms,
-        sampling=sampling_of(
-            session, request, request.max_completion_tokens or request.max_tokens, request.stop_strings
-        ),
-        tools=[tool.to_schema() for tool in request.tools] if request.tools else None,
-        takes_calls=request.tool_choice != "none",
-        is_parallel=request.parallel_tool_calls is not False,
+        sampling=in_chat(session.agent, sampling, tools, choice, is_parallel=is_parallel),
+        tools=tools,
+        takes_calls=choice.takes_calls,
+        is_parallel=is_parallel,
         n=request.n or 1,
         wants_ids=bool(request.return_token_ids),
     )
@@ -66,7 +69,7 @@ async def completions(session: Session, body: bytes, headers: Mapping[str, str])
     """`POST /v1/completions`; several prompts are answered one after the other."""
     request = read(CompletionRequest, body)
     codec, asked = session.agent.codec, asked_of(body, headers)
-    sampling = sampling_of(session, request, request.max_tokens, request.stop_strings)
+    sampling = sampling_of(session, request, request.max_tokens, request.stop_strings, num_top=request.logprobs)
     wants_ids = bool(request.return_token_ids)
     asks = [
         TextAsk(_in_vocabulary(prompt, codec.num_tokens), sampling, request.n or 1, wants_ids)
@@ -114,9 +117,20 @@ def models(model: str) -> Json:
     return {"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "turngym"}]}
 
 
-def sampling_of(session: Session, request: Generation, max_tokens: int | None, stop: Sequence[str]) -> Sampling:
-    """Return how to sample: what the request says, and for the rest what the session does."""
+def sampling_of(
+    session: Session, request: Generation, max_tokens: int | None, stop: Sequence[str], *, num_top: int | None = None
+) -> Sampling:
+    """Return how to sample: what the request says, and for the rest what the session does.
+
+    Args:
+        session: Whose request it is.
+        request: The client's.
+        max_tokens: What it says of the length.
+        stop: What ends the answer.
+        num_top: Of how many tokens at each place it wants the logprobs.
+    """
     base = session.sampling
+    num_tokens = session.agent.codec.num_tokens
     names = () if session.keeps_sampling else ("temperature", "top_p", "top_k", "min_p")
     given = {name: value for name in names if (value := getattr(request, name)) is not None}
     return replace(
@@ -125,6 +139,8 @@ def sampling_of(session: Session, request: Generation, max_tokens: int | None, s
         stop=(*base.stop, *stop),
         stop_token_ids=(*base.stop_token_ids, *(request.stop_token_ids or ())),
         seed=base.seed if request.seed is None else request.seed,
+        shape=shape_of(request, base.shape, num_tokens, keeps_sampling=session.keeps_sampling),
+        num_top_logprobs=num_top or 0,
         **given,
     )
 

@@ -75,7 +75,8 @@ def _together(known: Iterable[tuple[_Known, ...]]) -> SentMessages:
             if "id" in call:
                 names[call["id"]] = call["function"]["name"]
         if "name" not in message and (name := names.get(message.get("tool_call_id", ""))):
-            message = {**message, "name": name}
+            message = message.copy()  # what is kept belongs to all histories that it stands in
+            message["name"] = name
         sent.messages.append(message)
         sent.forms.append(form)
     return sent

@@ -1,6 +1,6 @@
 """Answers as OpenAI's clients read them: whole, or as the chunks of a stream."""
 
-# T tokens
+# T tokens, K likeliest
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..base import Completion
 from ..tokenizer import Codec
 from .answers import Answer, AnswerCall
 
 Json = dict[str, Any]  # an object of JSON
 _PIECE = 32  # characters
+_NEVER = -9999.0  # OpenAI's number for what could not come; JSON has no infinity
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Reply:
     def _chat_extras(self, answer: Answer) -> Json:
         extras: Json = {"logprobs": None}
         if self.gives_logprobs:
-            extras["logprobs"] = {"content": self._chat_logprobs(answer), "refusal": None}
+            extras["logprobs"] = {"content": chat_logprobs(answer.completion, self.codec), "refusal": None}
         if self.gives_ids:
             extras["token_ids"] = answer.completion.token_ids.tolist()
         return extras
@@ -110,8 +113,8 @@ class Reply:
             tokens = self._tokens(answer)
             choice["logprobs"] = {
                 "tokens": tokens,
-                "token_logprobs": _logprobs(answer),
-                "top_logprobs": None,
+                "token_logprobs": _logprobs(answer.completion),
+                "top_logprobs": self._text_top(answer),
                 "text_offset": [0, *np.cumsum([len(token) for token in tokens[:-1]]).tolist()] if tokens else [],
             }
         if self.gives_ids:
@@ -120,16 +123,13 @@ class Reply:
             choice["prompt_token_ids"] = None if ids is None else ids.tolist()
         return choice
 
-    def _chat_logprobs(self, answer: Answer) -> list[Json]:
-        """Return one entry for each sampled token, those included that no text shows."""
-        return [
-            {"token": token, "logprob": logprob, "bytes": _bytes(token), "top_logprobs": []}
-            for token, logprob in zip(self._tokens(answer), _logprobs(answer), strict=True)
-        ]
+    def _text_top(self, answer: Answer) -> list[dict[str, float]] | None:
+        if answer.completion.top is None:
+            return None
+        return [{each["token"]: each["logprob"] for each in place} for place in _top(answer.completion, self.codec)]
 
     def _tokens(self, answer: Answer) -> list[str]:
-        ids_T = answer.completion.token_ids
-        return [self.codec.decode(ids_T[place : place + 1]) for place in range(len(ids_T))]
+        return _texts(answer.completion.token_ids, self.codec)
 
 
 def as_events(chunks: Iterator[Json]) -> Iterator[bytes]:
@@ -172,10 +172,36 @@ def pieces(text: str) -> Iterator[str]:
     return (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
 
 
-def _logprobs(answer: Answer) -> list[float]:
-    logprobs = answer.completion.logprobs
-    assert logprobs is not None  # it was recorded
-    return [float(each) for each in logprobs]
+def chat_logprobs(completion: Completion, codec: Codec) -> list[Json]:
+    """Return one entry for each sampled token, those included that no text shows; with the likeliest, where asked."""
+    tokens, tops = _texts(completion.token_ids, codec), _top(completion, codec)
+    return [
+        {**_entry(token, logprob), "top_logprobs": top}
+        for token, logprob, top in zip(tokens, _logprobs(completion), tops, strict=True)
+    ]
+
+
+def _top(completion: Completion, codec: Codec) -> list[list[Json]]:
+    top = completion.top
+    if top is None:
+        return [[] for _ in completion.token_ids]
+    return [
+        [_entry(token, max(float(logprob), _NEVER)) for token, logprob in zip(_texts(ids_K, codec), row_K, strict=True)]
+        for ids_K, row_K in zip(top.token_ids, top.logprobs, strict=True)
+    ]
+
+
+def _entry(token: str, logprob: float) -> Json:
+    return {"token": token, "logprob": logprob, "bytes": _bytes(token)}
+
+
+def _texts(ids: NDArray[np.int32], codec: Codec) -> list[str]:
+    return [codec.decode(ids[place : place + 1]) for place in range(len(ids))]
+
+
+def _logprobs(completion: Completion) -> list[float]:
+    assert completion.logprobs is not None  # it was recorded
+    return [float(each) for each in completion.logprobs]
 
 
 def _bytes(token: str) -> list[int] | None:

@@ -6,18 +6,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .answers import Answer, AnswerCall
-from .api_errors import ApiError
 from .endpoints import Outcome, asked_of, sampling_of
-from .replies import Json, pieces
+from .replies import Json, chat_logprobs, pieces
 from .responses_wire import NamedTool, ResponsesRequest, check_outputs
 from .session import ChatAsk, Session
+from .shaping import in_chat
+from .stored_responses import StoredResponse, items_of, stored
 from .wire import read
 
 
 async def responses(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
     """Answer a request of the Responses API."""
     request = read(ResponsesRequest, body)
-    tools = request.named_tools()
+    tools, choice, is_parallel = request.named_tools(), request.call_choice(), request.parallel_tool_calls is not False
+    schemas = [tool.schema for tool in tools.values()] or None
+    sampling = sampling_of(session, request, request.max_output_tokens, (), num_top=request.top_logprobs)
     history = [*_before(session, request.previous_response_id), *request.chat()]
     check_outputs(history)
     instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
@@ -25,16 +28,20 @@ async def responses(session: Session, body: bytes, headers: Mapping[str, str]) -
     ask = ChatAsk(
         messages=said.messages,
         forms=said.forms,
-        sampling=sampling_of(session, request, request.max_output_tokens, ()),
-        tools=[tool.schema for tool in tools.values()] or None,
-        takes_calls=request.tool_choice != "none",
-        is_parallel=request.parallel_tool_calls is not False,
+        sampling=in_chat(session.agent, sampling, schemas, choice, is_parallel=is_parallel),
+        tools=schemas,
+        takes_calls=choice.takes_calls,
+        is_parallel=is_parallel,
     )
     (answer,) = await session.chat(ask, asked_of(body, headers))
-    reply = ResponseReply(f"resp_{session.name}_{answer.turn}", int(time.time()), request, tools, answer)
+    end = f"{session.name}_{answer.turn}"
+    logprobs = chat_logprobs(answer.completion, session.agent.codec) if request.gives_logprobs else []
+    reply = ResponseReply(f"resp_{end}", int(time.time()), request, tools, answer, logprobs)
+    whole = reply.whole()
     if request.store is not False:
-        session.responses[reply.id] = [*history, _said(answer)]
-    return Outcome(events=reply.events()) if request.stream else Outcome(reply.whole())
+        items = items_of(request.plain_input(), f"{end}_in")
+        session.responses[reply.id] = StoredResponse(whole, [*history, _said(answer)], items)
+    return Outcome(events=reply.events(whole)) if request.stream else Outcome(whole)
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class ResponseReply:
         request: What is answered.
         tools: By the names that the model calls them.
         answer: What it says.
+        logprobs: Of each sampled token, where the client wants them.
     """
 
     id: str
@@ -54,6 +62,7 @@ class ResponseReply:
     request: ResponsesRequest
     tools: dict[str, NamedTool]
     answer: Answer
+    logprobs: list[Json]
 
     def whole(self) -> Json:
         """Return a `response`."""
@@ -66,9 +75,8 @@ class ResponseReply:
             "usage": self._usage(),
         }
 
-    def events(self) -> Iterator[bytes]:
-        """Yield the events of a stream."""
-        whole = self.whole()
+    def events(self, whole: Json) -> Iterator[bytes]:
+        """Yield the events of a stream that ends in this."""
         begun = {**self._head(), "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
         told: list[Json] = [{"type": f"response.{state}", "response": begun} for state in ("created", "in_progress")]
         for index, item in enumerate(whole["output"]):
@@ -97,8 +105,9 @@ class ResponseReply:
             "previous_response_id": request.previous_response_id,
             "temperature": request.temperature,
             "top_p": request.top_p,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": request.tool_choice if isinstance(request.tool_choice, str) else "auto",
+            "text": {"format": request.format_given()},
+            "tool_choice": request.tool_choice or "auto",
+            "top_logprobs": request.top_logprobs,
             "tools": functions,
         }
 
@@ -109,7 +118,11 @@ class ResponseReply:
             thought = [{"type": "reasoning_text", "text": answer.thought}]
             yield {"id": f"rs_{end}", "type": "reasoning", "summary": [], "content": thought, "status": status}
         if answer.content or not answer.calls:
-            said = [{"type": "output_text", "text": answer.content, "annotations": [], "logprobs": []}]
+            logprobs = [
+                {**_with_bytes(each), "top_logprobs": list(map(_with_bytes, each["top_logprobs"]))}
+                for each in self.logprobs
+            ]
+            said = [{"type": "output_text", "text": answer.content, "annotations": [], "logprobs": logprobs}]
             yield {"id": f"msg_{end}", "type": "message", "role": "assistant", "content": said, "status": status}
         for index, call in enumerate(answer.calls):
             yield self._call(call, f"fc_{end}_{index}")
@@ -138,16 +151,12 @@ class ResponseReply:
 
 
 def _before(session: Session, response_id: str | None) -> list[Json]:
-    if response_id is None:
-        return []
-    if response_id not in session.responses:
-        raise ApiError(
-            f"there is no response {response_id!r:.100} in this session",
-            404,
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
-    return session.responses[response_id]
+    return [] if response_id is None else stored(session.responses, response_id, "previous_response_id").history
+
+
+def _with_bytes(entry: Json) -> Json:
+    """Return a token's entry with a list of bytes, as this API's types have it, also where they are not known."""
+    return {**entry, "bytes": entry["bytes"] or []}
 
 
 def _said(answer: Answer) -> Json:

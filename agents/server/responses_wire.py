@@ -2,16 +2,23 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from ..base import MOST_TOP_LOGPROBS
+from ..shape import Grammar
 from .api_errors import ApiError
 from .replies import Json
+from .shaping import CallChoice, ResponseFormat
 from .wire import Count, Generation, Part, Text, ToolFunction, WireModel, schema_of
 
 _log = logging.getLogger(__name__)
+_REFUSED = {
+    "background": "an answer is given when it is there",
+    "conversation": "no conversations are kept; go on from a previous_response_id",
+}
 _NEEDS = {
     "message": ["role", "content"],
     "function_call": ["call_id", "name", "arguments"],
@@ -78,6 +85,12 @@ class NamedTool:
     schema: Json
 
 
+class TextConfig(WireModel):
+    """The form of text."""
+
+    format: ResponseFormat | None = None
+
+
 class ResponsesRequest(Generation):
     """`POST /v1/responses`."""
 
@@ -89,21 +102,48 @@ class ResponsesRequest(Generation):
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None
-    text: dict[str, Any] | None = None
+    text: TextConfig | None = None
     background: bool | None = None
     conversation: Any = None  # refused, whatever it holds
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    include: list[str] | None = None
     metadata: dict[str, str] | None = None
 
     def check(self) -> None:
         """Refuse what nothing here does."""
         super().check()
-        told = (self.text or {}).get("format")
-        if told is not None and (not isinstance(told, dict) or told.get("type") != "text"):
-            raise ApiError("no token is sampled under a grammar; ask for the form in the prompt", param="text.format")
-        for name in ("background", "conversation", "top_logprobs"):
+        for name, reason in _REFUSED.items():
             if getattr(self, name):
-                raise ApiError(f"{name!r} is not supported", param=name, code="unsupported_parameter")
+                raise ApiError(f"{name!r} is not supported: {reason}", param=name, code="unsupported_parameter")
+        if isinstance(self.tool_choice, dict) and self.call_choice().only not in self.named_tools():
+            raise ApiError(f"tool_choice {self.tool_choice!r:.100} names none of the tools", param="tool_choice")
+
+    def call_choice(self) -> CallChoice:
+        """Return what it says of calls; a tool is named as the client names it, and is called as the model does."""
+        choice = CallChoice.of(self.tool_choice)
+        names = [name for name, tool in self.named_tools().items() if choice.only in (name, tool.name)]
+        return replace(choice, only=names[0]) if names else choice
+
+    def formats(self) -> list[Grammar | None]:
+        """Return all that it says of the form of an answer."""
+        told = self.text.format if self.text else None
+        return super().formats() if told is None else [*super().formats(), told.grammar()]
+
+    def format_given(self) -> Json:
+        """Return the form of text as the client gave it."""
+        told = self.text.format if self.text else None
+        return {"type": "text"} if told is None else told.model_dump(by_alias=True, exclude_none=True)
+
+    @property
+    def gives_logprobs(self) -> bool:
+        """Whether the client wants the logprobs of what was sampled."""
+        return bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or ())
+
+    def plain_input(self) -> str | list[Json]:
+        """Return the input as the client gave it."""
+        if isinstance(self.input, str):
+            return self.input
+        return [item.model_dump(exclude_none=True) for item in self.input]
 
     def named_tools(self) -> dict[str, NamedTool]:
         """Return the tools by the names that the model calls them."""

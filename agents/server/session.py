@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from ...envs.base import Action
 from ...envs.messages import Message, RawText
 from ...errors import EngineError
-from ..base import Completion, Generator, Sampling, StopReason
+from ..answer_reader import AnswerReader
+from ..base import Completion, Generator, RequestRefusedError, Sampling, StopReason
 from ..chat import ChatAgent
 from ..conversation import ChatConversation
 from ..images import Images
@@ -23,6 +25,9 @@ from .known_messages import KnownMessages
 from .retries import Asked, Requests
 from .texts import KnownTexts
 from .tree import Node, Shown, Turn, branch_of, checksum, show
+
+if TYPE_CHECKING:  # it tells errors in HTTP's terms, which know this file's
+    from .stored_responses import StoredResponse
 
 _RAW = b"raw"  # the root of conversations that no template is put around
 
@@ -74,7 +79,7 @@ class _Place:
     node: Node
     shown: Shown
     forms: list[Form]
-    read: Callable[[Action], Read]
+    read: Callable[[Action, str], Read]
     branch: Branch | None
 
 
@@ -107,11 +112,12 @@ class Session:
         self.requests: Requests[list[Answer]] = Requests()
         self.failure: Exception | None = None  # the last that is no client's doing
         self.outgrown: ContextLengthError | None = None  # the last prompt that left no room for an answer
-        self.responses: dict[str, list[Json]] = {}  # histories that may be gone on with by an id, with their answers
+        self.responses: dict[str, StoredResponse] = {}  # by their ids
         self.known = KnownMessages()
         self._generator = generator
         self._timeout_s = timeout_s
-        self._reader = Reader(opens_thought=agent.opens_thought)
+        self._reader = Reader()
+        self._readers: dict[Form, AnswerReader] = {}  # by the tools, as the roots are
         self._roots: dict[Form, Node] = {}
         self._texts = KnownTexts()
         self._stop_reasons: list[StopReason] = []
@@ -172,16 +178,18 @@ class Session:
         return await self.requests.once(asked or Asked(os.urandom(16)), answer)
 
     def _place_of_chat(self, ask: ChatAsk) -> _Place:
-        root = self._root(self.known.form_of_tools(ask.tools), ask.tools)
+        form = self.known.form_of_tools(ask.tools)
+        root = self._root(form, ask.tools)
         forms = ask.forms or [form_of(message) for message in ask.messages]
         node, held = root.find(forms)
         shown = ask.messages[held:]
         num_results = next((at for at, each in enumerate(shown) if each["role"] != "tool"), len(shown))
         shown = [*shown[:num_results], *node.problems, *shown[num_results:]]
 
-        def read(action: Action) -> Read:
-            takes_calls = ask.takes_calls and bool(ask.tools)
-            return self._reader.read(action, ask.sampling.stop, takes_calls=takes_calls, is_parallel=ask.is_parallel)
+        def read(action: Action, written: str) -> Read:
+            takes_calls, stop = ask.takes_calls and bool(ask.tools), ask.sampling.stop
+            reads = self._readers[form]
+            return self._reader.read(action, written, reads, stop, takes_calls=takes_calls, is_parallel=ask.is_parallel)
 
         return _Place(
             ask, node, shown, forms[held:], read, branch_of(self._roots.values(), node, ask.messages, forms, held)
@@ -191,7 +199,7 @@ class Session:
         node, held = self._texts.find(ask.prompt)
         rest = ask.prompt[held:]
 
-        def read(action: Action) -> Read:
+        def read(action: Action, written: str) -> Read:
             said, stopped_by = before_stop(str(action), ask.sampling.stop)
             return Read(said, None, (), [], [], stopped_by)
 
@@ -201,6 +209,7 @@ class Session:
 
     def _root(self, form: Form, tools: list[Json] | None) -> Node:
         if form not in self._roots:
+            self._readers[form] = self.agent.reader(tools or ())
             self._roots[form] = Node(None, conversation=self.agent.begin(tools))
         return self._roots[form]
 
@@ -210,7 +219,8 @@ class Session:
         show(base, place.shown)
         prompt_ids, images = base.prompt_ids(), base.prompt_images()
         sampling = self._bounded(place.ask.sampling, len(prompt_ids))
-        samplings = [_numbered(sampling, index) for index in range(place.ask.n)]
+        seeds = [None if sampling.seed is None else sampling.seed + index for index in range(place.ask.n)]
+        samplings = [replace(sampling, seed=seed) for seed in seeds]
         place.node.num_running += 1
         try:
             completions = await self._sampled(prompt_ids, images, samplings)
@@ -221,7 +231,7 @@ class Session:
             ]
             self._count(place)
         except Exception as error:
-            self.failure = error
+            self.failure = self.failure if isinstance(error, RequestRefusedError) else error
             raise
         else:
             return answers
@@ -259,7 +269,7 @@ class Session:
     def _add(self, place: _Place, conversation: ChatConversation, completion: Completion, sampling: Sampling) -> Answer:
         ask, prompt_ids, images = place.ask, conversation.prompt_ids(), conversation.prompt_images()
         action = conversation.record(completion, sampling)
-        read = place.read(action)
+        read = place.read(action, conversation.written(sampling))
         number = len(self._stop_reasons)
         self._stop_reasons.append(completion.stop_reason)
         turn = Turn(number, place.shown, checksum(prompt_ids, images), completion, sampling)
@@ -293,8 +303,3 @@ class Session:
             )
             raise self.outgrown
         return replace(sampling, max_tokens=min(sampling.max_tokens, self.sampling.max_tokens, room))
-
-
-def _numbered(sampling: Sampling, index: int) -> Sampling:
-    """Return how the answer of this number is sampled: a seed is for the first."""
-    return sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + index)

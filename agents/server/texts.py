@@ -26,14 +26,20 @@ class KnownTexts:
     def find(self, prompt: _Prompt) -> tuple[Node | None, int]:
         """Return the turn that holds most of a prompt, and how much; one that nobody went on from first."""
         is_text = isinstance(prompt, str)
-        for length in sorted(self._lengths[is_text], reverse=True):
-            if length <= len(prompt):
-                nodes = self._nodes.get((is_text, length, _digest(prompt[:length])))
-                if nodes:
-                    return min(nodes, key=lambda node: (node.is_taken, node.number)), length
-        return None, 0
+        found: tuple[Node | None, int] = None, 0
+        read, digest = 0, blake2b(digest_size=16)
+        for length in sorted(each for each in self._lengths[is_text] if each <= len(prompt)):
+            digest.update(_bytes(prompt[read:length]))  # each part of the prompt is read once
+            read = length
+            nodes = self._nodes.get((is_text, length, digest.digest()))
+            if nodes:
+                found = min(nodes, key=lambda node: (node.is_taken, node.number)), length
+        return found
 
 
 def _digest(prompt: _Prompt) -> bytes:
-    content = prompt.encode() if isinstance(prompt, str) else np.ascontiguousarray(prompt, np.int32).tobytes()
-    return blake2b(content, digest_size=16).digest()
+    return blake2b(_bytes(prompt), digest_size=16).digest()
+
+
+def _bytes(prompt: _Prompt) -> bytes:
+    return prompt.encode() if isinstance(prompt, str) else np.ascontiguousarray(prompt, np.int32).tobytes()

@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ..base import MOST_TOP_LOGPROBS
 from .api_errors import ApiError
+from .shaping import Shaping
 
 Json = Any  # what `json.loads` gives
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
@@ -14,23 +16,10 @@ Text = Annotated[str, Field(min_length=1)]
 MAX_CHOICES = 128  # OpenAI's own limit
 
 _UNSUPPORTED = "unsupported_parameter"
-_NO_GRAMMAR = "no token is sampled under a grammar, so that all can be trained on; ask for the form in the prompt"
-_NO_BIAS = "tokens are sampled from the policy itself, so that all of them can be trained on"
 # What a client may not ask for, unless it asks for nothing by it.
 _REFUSED: dict[str, tuple[tuple[Json, ...], str]] = {
-    "presence_penalty": ((0,), _NO_BIAS),
-    "frequency_penalty": ((0,), _NO_BIAS),
-    "repetition_penalty": ((1,), _NO_BIAS),
-    "logit_bias": (({},), _NO_BIAS),
-    "bad_words": (([],), _NO_BIAS),
-    "min_tokens": ((0,), _NO_BIAS),
-    "ignore_eos": ((False,), _NO_BIAS),
-    "response_format": (({"type": "text"},), _NO_GRAMMAR),
-    "guided_json": ((), _NO_GRAMMAR),
-    "guided_regex": ((), _NO_GRAMMAR),
-    "guided_choice": ((), _NO_GRAMMAR),
-    "guided_grammar": ((), _NO_GRAMMAR),
-    "structured_outputs": ((), _NO_GRAMMAR),
+    "ignore_eos": ((False,), "an answer ends where the model ends it; min_tokens holds the end back"),
+    "allowed_token_ids": (([],), "a grammar says what may come, logit_bias and bad_words what may not"),
     "functions": (([],), "functions are given as `tools`"),
     "prompt_logprobs": ((0,), "the engine gives logprobs of what it sampled only"),
     "best_of": ((1,), "choices are not ranked; use `n`"),
@@ -52,7 +41,7 @@ class WireModel(BaseModel):
         """Raise `ApiError` for what is well formed and refused."""
 
 
-class Generation(WireModel):
+class Generation(Shaping, WireModel):
     """What all requests for tokens have in common."""
 
     model: str | None = None
@@ -68,7 +57,7 @@ class Generation(WireModel):
     session_id: str | None = None
 
     def check(self) -> None:
-        """Refuse what would change the distribution that is sampled from, and what nothing here does."""
+        """Refuse what nothing here does."""
         for name, value in (self.model_extra or {}).items():
             if name in _REFUSED and value is not None and value not in _REFUSED[name][0]:
                 raise ApiError(f"{name!r} is not supported: {_REFUSED[name][1]}", param=name, code=_UNSUPPORTED)
@@ -164,25 +153,21 @@ class ChatRequest(OpenAIGeneration):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Json] | None = None
     parallel_tool_calls: bool | None = None
 
     def check(self) -> None:
-        """Refuse an unknown tool_choice, and logprobs of tokens that were not sampled."""
+        """Refuse an unknown tool_choice, and top logprobs without logprobs."""
         super().check()
         if isinstance(self.tool_choice, dict):
             function = self.tool_choice.get("function")
             name = function.get("name") if isinstance(function, Mapping) else None
             if name not in [tool.function.name for tool in self.tools or []]:
                 raise ApiError(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
-        if self.top_logprobs:
-            raise ApiError(
-                "the engine gives the logprob of each sampled token, not those of others; leave top_logprobs out",
-                param="top_logprobs",
-                code=_UNSUPPORTED,
-            )
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError("top_logprobs stand beside logprobs; set logprobs to true", param="top_logprobs")
 
 
 class CompletionRequest(OpenAIGeneration):
@@ -194,17 +179,7 @@ class CompletionRequest(OpenAIGeneration):
         | Annotated[list[TokenId], Field(min_length=1)]
         | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)]
     )
-    logprobs: Annotated[int, Field(ge=0)] | None = None
-
-    def check(self) -> None:
-        """Refuse logprobs of tokens that were not sampled."""
-        super().check()
-        if self.logprobs:
-            raise ApiError(
-                "the engine gives the logprob of each sampled token, not those of others; ask for logprobs=0",
-                param="logprobs",
-                code=_UNSUPPORTED,
-            )
+    logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
 
 
 class TokenizeRequest(WireModel):

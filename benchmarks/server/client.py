@@ -45,6 +45,7 @@ class Load:
         max_tokens: Of each answer.
         has_tools: Whether tools are described, and calls answered.
         streams: Whether answers are asked for as streams.
+        has_logprobs: Whether the logprobs of all tokens are asked for.
         tag: Stands in every conversation, so that an engine finds nothing of an earlier load in its cache.
     """
 
@@ -56,6 +57,7 @@ class Load:
     max_tokens: int
     has_tools: bool = False
     streams: bool = False
+    has_logprobs: bool = False
     tag: str = ""
 
 
@@ -108,6 +110,7 @@ class Conversation:
                 self._history.append({"role": "user", "content": f"{turn}: {self._words(self._load.num_words)}"})
             body = {"model": self._load.model, "messages": self._history, "max_tokens": self._load.max_tokens}
             body |= {"tools": TOOLS} if self._load.has_tools else {}
+            body |= {"logprobs": True} if self._load.has_logprobs else {}
             ask = self._streamed if self._load.streams else self._whole
             message, tokens = await ask(body)
             num_tokens += tokens

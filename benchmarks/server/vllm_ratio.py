@@ -1,8 +1,9 @@
 """Answers per second of our server against vLLM's own OpenAI server, on the same model, from the same client.
 
-Both run all the time, each with an engine of its own that is set alike, and are loaded in turn: whole answers, then
-streams. Every conversation sends its history as it grows. Taken twice: with SmolLM2-135M-Instruct, and with a model so
-small that the server is most of the work. `front` is the server's process and `engine` its child, in processor time.
+Both run all the time, each with an engine of its own that is set alike, and are loaded in turn: with whole answers,
+with streams, and with whole answers and their logprobs, which ours has its engine compute in any case. Conversations
+send their history as it grows. Taken twice: with SmolLM2-135M-Instruct, and with a model so small that the server is a
+large part of the work. `front` is the server's process and `engine` its child, in processor time.
 """
 
 import argparse
@@ -28,6 +29,7 @@ GOAL = 1.0
 MAX_CONTEXT = 4096
 KV_BYTES = 512 << 20
 SIDES = ("ours", "vllm")
+KINDS = ("whole", "stream", "logprobs")
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,25 @@ class Round:
         return self.num_requests / self.served.wall_s
 
 
-def round_of(server: OurServer | VllmServer, model: str, size: Size, tag: str, streams: bool) -> Round:
-    names = [f"{tag}-{number}" for number in range(size.sessions)]
+def round_of(server: OurServer | VllmServer, model: str, size: Size, kind: str, index: int) -> Round:
+    names = [f"{kind}{index}-{number}" for number in range(size.sessions)]
     if isinstance(server, OurServer):
         server.tell(open=names)
         urls = [f"{server.url}/s/{name}/v1" for name in names]
     else:
         urls = [f"{server.url}/v1"] * size.sessions
     cpu = CpuTime(server.pid)
-    load = Load(urls, server.key, model, size.turns, 40, size.max_tokens, streams=streams, tag=tag)
+    load = Load(
+        urls,
+        server.key,
+        model,
+        size.turns,
+        40,
+        size.max_tokens,
+        streams=kind == "stream",
+        has_logprobs=kind == "logprobs",
+        tag=f"{kind} {index}",
+    )
     served = played(load)
     made = Round(served, *cpu.used())
     if isinstance(server, OurServer):
@@ -74,27 +86,28 @@ def round_of(server: OurServer | VllmServer, model: str, size: Size, tag: str, s
     return made
 
 
-def measure(model: str, size: Size, rounds: int) -> dict[tuple[str, bool], list[Round]]:
+def measure(model: str, size: Size, rounds: int) -> dict[tuple[str, str], list[Round]]:
     """Load both in turn; the first round warms up."""
     cores = os.cpu_count() or 1
     with bound_socket("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     environment = {**ENVIRONMENT, **CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(cores)}
     theirs = VllmServer(model, port, environment, vllm_arguments())
-    print(f"{'':>3} {'answers/s':<7} {'ours':>6} {'vllm':>8} {'ratio':>8}", flush=True)
+    print(f"{'':>3} {'answers/s':<9} {'ours':>8} {'vllm':>8} {'ratio':>8}", flush=True)
     ours = None
-    taken: dict[tuple[str, bool], list[Round]] = {(side, streams): [] for side in SIDES for streams in (False, True)}
+    taken: dict[tuple[str, str], list[Round]] = {(side, kind): [] for side in SIDES for kind in KINDS}
     try:
         theirs.wait()
         ours = OurServer("--model", model, "--threads", str(cores), "--max-context", str(MAX_CONTEXT))
         for index in range(rounds + 1):
-            for streams in (False, True):
-                kind = "stream" if streams else "whole"
-                pair = [round_of(server, model, size, f"{kind}{index}", streams) for server in (ours, theirs)]
-                rates = [made.rate for made in pair]
-                print(f"{index:>3} {kind:<7} {rates[0]:>8.1f} {rates[1]:>8.1f} {rates[0] / rates[1]:>8.3f}", flush=True)
-                for side, made in zip(SIDES, pair if index else (), strict=False):
-                    taken[side, streams].append(made)
+            for kind in KINDS:
+                servers = dict(zip(SIDES, (ours, theirs), strict=True))
+                sides = SIDES if index % 2 else SIDES[::-1]  # neither is always the first
+                pair = {side: round_of(servers[side], model, size, kind, index) for side in sides}
+                rates = [pair[side].rate for side in SIDES]
+                print(f"{index:>3} {kind:<9} {rates[0]:>8.1f} {rates[1]:>8.1f} {rates[0] / rates[1]:>8.3f}", flush=True)
+                for side in SIDES if index else ():
+                    taken[side, kind].append(pair[side])
     finally:
         theirs.stop()
         if ours is not None:
@@ -111,12 +124,12 @@ def vllm_arguments() -> list[str]:
     ]
 
 
-def told(name: str, taken: dict[tuple[str, bool], list[Round]]) -> list[dict[str, object]]:
+def told(name: str, taken: dict[tuple[str, str], list[Round]]) -> list[dict[str, object]]:
     """Print both sides, and return them as numbers."""
     results = []
-    for streams in (False, True):
+    for kind in KINDS:
         for side in SIDES:
-            rounds = taken[side, streams]
+            rounds = taken[side, kind]
             cells = {
                 "req_per_s": statistics.median(made.rate for made in rounds),
                 "latency_ms": 1000 * statistics.median(s for made in rounds for s in made.served.latencies_s),
@@ -127,21 +140,17 @@ def told(name: str, taken: dict[tuple[str, bool], list[Round]]) -> list[dict[str
                     1000 * made.served.client_cpu_s / made.num_requests for made in rounds
                 ),
             }
-            kind = "stream" if streams else "whole"
-            print(f"{name:<8} {kind:<7} {side:<5}", *(f"{value:>13.2f}" for value in cells.values()), flush=True)
+            print(f"{name:<8} {kind:<9} {side:<5}", *(f"{value:>13.2f}" for value in cells.values()), flush=True)
             results.append(
                 {"model": name, "kind": kind, "side": side, **{k: round(value, 2) for k, value in cells.items()}}
             )
     return results
 
 
-def ratio_of(taken: dict[tuple[str, bool], list[Round]]) -> float:
-    """Return answers per second, ours by theirs, round by round, of both kinds."""
-    return statistics.median(
-        mine.rate / other.rate
-        for streams in (False, True)
-        for mine, other in zip(taken["ours", streams], taken["vllm", streams], strict=True)
-    )
+def ratio_of(taken: dict[tuple[str, str], list[Round]], kind: str) -> float:
+    """Return answers per second, ours by theirs, round by round."""
+    rounds = zip(taken["ours", kind], taken["vllm", kind], strict=True)
+    return statistics.median(mine.rate / other.rate for mine, other in rounds)
 
 
 def main() -> None:
@@ -164,11 +173,12 @@ def main() -> None:
             inside.mkdir()
             model = models.endless(models.tiny(smol, inside) if name == "tiny" else smol, inside)
             taken[name] = measure(model, size, options.rounds)
-    print(f"{'model':<8} {'kind':<7} {'side':<5}", *(f"{column:>13}" for column in columns))
+    print(f"{'model':<8} {'kind':<9} {'side':<5}", *(f"{column:>13}" for column in columns))
     cases = [case for name, rounds in taken.items() for case in told(name, rounds)]
     first = next(iter(taken))
-    ratio = ratio_of(taken[first])
-    both = {side: statistics.median(made.rate for made in taken[first][side, False]) for side in SIDES}
+    ratios = {name: {kind: round(ratio_of(made, kind), 3) for kind in KINDS} for name, made in taken.items()}
+    ratio = ratios[first]["whole"]
+    both = {side: statistics.median(made.rate for made in taken[first][side, "whole"]) for side in SIDES}
     print(
         json.dumps(
             {
@@ -177,8 +187,8 @@ def main() -> None:
                 "unit": "answers/s",
                 "baseline": f"vLLM's own OpenAI server, {first}, same client in turn",
                 "baseline_value": round(both["vllm"], 1),
-                "ratio": round(ratio, 3),
-                "ratios": {name: round(ratio_of(rounds), 3) for name, rounds in taken.items()},
+                "ratio": ratio,
+                "ratios": ratios,
                 "goal": GOAL,
                 "met": ratio >= GOAL,
                 "where": f"CPU, {os.cpu_count()} cores",

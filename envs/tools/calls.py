@@ -1,8 +1,9 @@
 """What a model's answer asks for: tool calls as data, and the seam where a parser takes them out of text."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Schema = dict[str, Any]  # an OpenAI function schema: {"type": "function", "function": {...}}; Any: it is JSON
 
@@ -44,6 +45,36 @@ class ToolCallParser(Protocol):
             text: The answer with its special tokens, the end of the turn left out.
         """
         ...
+
+
+@runtime_checkable
+class ForcesCalls(Protocol):
+    """A parser whose format can be written as a grammar, so that an engine can be held to calls."""
+
+    def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any] | None:
+        """Return the form of an answer of calls alone, as one of xgrammar's formats; None where none is known.
+
+        Args:
+            tools: What may be called; at least one.
+            is_parallel: Whether there may be several calls.
+        """
+        ...
+
+
+def call_tags(tools: Sequence[Schema], begin: str, end: str, *, separator: str, is_parallel: bool) -> dict[str, Any]:
+    """Return the form of calls whose arguments stand as JSON between two texts; NAME in the first is the tool's."""
+    functions = [tool["function"] for tool in tools]
+    tags = [
+        {
+            "type": "tag",
+            "begin": begin.replace("NAME", json.dumps(function["name"], ensure_ascii=False)),
+            "content": {"type": "json_schema", "json_schema": function.get("parameters") or {"type": "object"}},
+            "end": end,
+        }
+        for function in functions
+    ]
+    form = {"type": "tags_with_separator", "tags": tags, "separator": separator, "at_least_one": True}
+    return {**form, "stop_after_first": not is_parallel}
 
 
 def schema_name(schema: Schema) -> str:

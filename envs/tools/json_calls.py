@@ -2,10 +2,11 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ..graders.math_text import final_text
-from .calls import ParsedAnswer, ToolCall
+from .calls import ParsedAnswer, Schema, ToolCall, call_tags
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _WANTED = '{"name": "TOOL", "arguments": {...}}'
@@ -37,6 +38,11 @@ class JsonCalls:
             found += calls
         content.append(said[place:])
         return ParsedAnswer("".join(content).strip(), tuple(found))
+
+    def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any]:
+        """Return the form of an answer of calls alone; see `ForcesCalls`."""
+        begin, end = f'{OPEN}\n{{"name": NAME, "arguments": ', f"}}\n{CLOSE}"
+        return call_tags(tools, begin, end, separator="\n", is_parallel=is_parallel)
 
 
 JSON_CALLS = JsonCalls()

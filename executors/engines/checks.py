@@ -12,6 +12,7 @@ from ..weights import Bucket
 from . import control_checks as control
 from . import sampling_checks as sampling
 from . import scoring_checks as scoring
+from . import shape_checks as shape
 from .base import Engine
 from .probe import Probe
 
@@ -31,6 +32,11 @@ CHECKS: list[Callable[[Probe], AsyncIterator[str]]] = [
     sampling.check_randomness,
     sampling.check_distribution,
     sampling.check_too_long,
+    shape.check_top_logprobs,
+    shape.check_biases,
+    shape.check_penalties,
+    shape.check_min_tokens,
+    shape.check_grammars,
     scoring.check_scores,
     scoring.check_scores_together,
     scoring.check_unscorable,

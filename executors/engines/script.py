@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...agents.base import Sampling, StopReason
+from ...agents.base import Sampling, StopReason, TopLogprobs
 from ...agents.images import Images
 from ...errors import EngineError
 from .toy_policy import ToyPolicy
@@ -35,6 +35,7 @@ class Reply:
         versions: One per token; by default those the engine had while it took its time for each.
         stop_reason: By default what the limits say.
         latency_s: How long it takes; by default the engine's latency for its tokens.
+        top: The likeliest tokens at each place, for requests that ask for them.
     """
 
     token_ids: ArrayLike
@@ -42,6 +43,7 @@ class Reply:
     versions: ArrayLike | None = None
     stop_reason: StopReason | None = None
     latency_s: float | None = None
+    top: TopLogprobs | None = None
 
     def cut(self, sampling: Sampling, eos_ids: tuple[int, ...]) -> tuple[int, StopReason]:
         """Return how many of its tokens an engine would give, and why it would stop there."""
@@ -57,9 +59,12 @@ Script = Callable[[Request], Reply | Sequence[int]]
 
 
 def script_of(script: Script | Iterable[Reply | Sequence[int]] | None, policy: ToyPolicy) -> Callable[[Request], Reply]:
-    """Return a function of the request, whichever way the script was given; without one the policy samples."""
+    """Return a function of the request, whichever way the script was given; without one the policy samples.
+
+    A script sees how it is to sample, shape included, and answers for following it.
+    """
     if script is None:
-        return lambda request: Reply(*policy.sample(request.prompt_ids, request.sampling))
+        return lambda request: _sampled(policy, request)
     if callable(script):
         return lambda request: _as_reply(script(request))
     replies = iter(script)
@@ -70,6 +75,11 @@ def script_of(script: Script | Iterable[Reply | Sequence[int]] | None, policy: T
         raise EngineError(f"the script has no reply for request {request.name!r}, the {request.index + 1}. one")
 
     return next_reply
+
+
+def _sampled(policy: ToyPolicy, request: Request) -> Reply:
+    token_ids, logprobs = policy.sample(request.prompt_ids, request.sampling)
+    return Reply(token_ids, logprobs, top=policy.top(request.prompt_ids, token_ids, request.sampling))
 
 
 def _as_reply(said: Reply | Sequence[int]) -> Reply:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...agents.base import Completion, Sampling
+from ...agents.base import Completion, RequestRefusedError, Sampling, TopLogprobs
 from ...agents.images import Images
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..transports import open_bucket
@@ -30,7 +30,8 @@ class ScriptedEngine:
     Args:
         script: A function of the request, or replies to give one after the other. It may raise
             `EngineError` to fail one request, and `EngineDeadError` to fail all from then on. Without
-            a script the engine samples from a toy policy, with its true logprobs.
+            a script the engine samples from a toy policy, with its true logprobs; that follows all of a
+            `Shape` but grammars and bad words, which it refuses.
         max_context: Most tokens of prompt and completion together.
         vocab_size: Of the toy policy, which also answers `score`, whatever the script.
         eos_ids: Ids that end every completion.
@@ -52,7 +53,7 @@ class ScriptedEngine:
         scoring_temperature: float = 1.0,
         keep_requests: bool = True,
     ) -> None:
-        self._policy = ToyPolicy(vocab_size)
+        self._policy = ToyPolicy(vocab_size, eos_ids=eos_ids)
         self._script = script_of(script, self._policy)
         self._max_context = max_context
         self._eos_ids = eos_ids
@@ -226,6 +227,8 @@ class ScriptedEngine:
         except EngineDeadError as error:
             self.kill(str(error))
             raise
+        if sampling.num_top_logprobs and reply.top is None:
+            raise RequestRefusedError("the script tells no top logprobs; give a Reply with `top`, or ask for none")
         work.num_tokens, stop_reason = reply.cut(sampling, self._eos_ids)
         work.seconds = self._token_latency_s * work.num_tokens if reply.latency_s is None else reply.latency_s
         await self._pass(work)
@@ -235,6 +238,7 @@ class ScriptedEngine:
             logprobs=None if reply.logprobs is None else np.asarray(reply.logprobs, np.float32)[:end],
             versions=work.spans.versions(end) if reply.versions is None else np.asarray(reply.versions, np.int32)[:end],
             stop_reason=stop_reason,
+            top=None if reply.top is None else TopLogprobs(reply.top.token_ids[:end], reply.top.logprobs[:end]),
         )
 
     async def _pass(self, work: Work) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from ...agents.base import RequestRefusedError
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from .vllm_config import VllmConfig, engine_arguments, set_environment, vision_arguments
 from .vllm_images import PicturePrompt, read_by_vllm
@@ -64,7 +65,7 @@ class VllmChild:
         """Return vLLM's last output for one request.
 
         Raises:
-            EngineError: vLLM refused the request.
+            RequestRefusedError: vLLM refused the request.
             EngineDeadError: The child is gone.
         """
         try:
@@ -164,7 +165,7 @@ class VllmChild:
         except EngineError:
             raise
         except (ValueError, VLLMValidationError) as error:  # the latter is a ValueError up to 0.22 only
-            raise EngineError(f"vLLM refused {request_id!r}: {error}") from error
+            raise RequestRefusedError(f"vLLM refused {request_id!r}: {error}") from error
         except Exception as error:
             if self._is_gone:
                 raise EngineDeadError(f"vLLM died before it took {request_id!r}: {error}") from error

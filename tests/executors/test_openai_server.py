@@ -8,8 +8,8 @@ import httpx
 import numpy as np
 import pytest
 
-from turngym.agents import ChatAgent, Sampling
-from turngym.agents.base import Completion, StopReason
+from turngym.agents import ChatAgent, Grammar, Sampling, Shape
+from turngym.agents.base import Completion, RequestRefusedError, StopReason
 from turngym.agents.frameworks.base import Endpoint
 from turngym.agents.frameworks.calls import Calls
 from turngym.envs.reward import Reward
@@ -115,6 +115,20 @@ async def test_rewards_of_each_turn(play):
         return {"rewards": [1, -0.5, True]}
 
     assert (await play(run)).rewards_per_turn.tolist() == [1.0, -0.5, 1.0]
+
+
+async def test_a_shape_that_is_refused_is_told_the_agent_and_fails_nothing(play):
+    async def run(task, endpoint):
+        with pytest.raises(httpx.HTTPStatusError, match="400"):
+            await ask(endpoint, "a", guided_regex="(")
+        await ask(endpoint, "b", guided_regex="fine", presence_penalty=1)
+        return 1
+
+    trajectory = await play(run, [RequestRefusedError("no such grammar"), "fine"])
+    assert (trajectory.failure, trajectory.reward) == (None, 1.0)
+    (sequence,) = trajectory.sequences
+    assert sequence.samplings[0].shape == Shape(Grammar.regex("fine"))  # a penalty is the run's to set
+    assert sequence.is_shaped.tolist() == sequence.is_action.tolist()
 
 
 @pytest.mark.parametrize(

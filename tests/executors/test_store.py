@@ -12,6 +12,7 @@ import pytest
 from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.images import PlacedImage
 from turngym.agents.sequence import SequenceBuilder
+from turngym.agents.shape import Grammar, Shape
 from turngym.envs.images import as_image
 from turngym.envs.task import Task
 from turngym.errors import StoreError, TrajectoryError
@@ -27,7 +28,9 @@ def sequence(rng, turns=3, parent=None):
         logprobs = -np.exp(rng.normal(-3, 4, count)).astype(np.float32)
         ids = rng.integers(0, 50_000, count, dtype=np.int32)
         versions = rng.integers(0, 3, count, dtype=np.int32)
-        sampling = Sampling(count + 1, stop=("###",), stop_token_ids=(7,), temperature=0.7, seed=2**62 + turn)
+        shape = Shape(Grammar.json_schema({"a": "é"}), logit_bias=((3, 1.5),), bad_words=("no",)) if turn == 1 else None
+        stops = {"stop": ("###",), "stop_token_ids": (7,), "shape": shape, "num_top_logprobs": 2 * (turn == 1)}
+        sampling = Sampling(count + 1, temperature=0.7, seed=2**62 + turn, **stops)
         builder.add_completion(Completion(ids, logprobs, versions, StopReason.STOP), sampling, turn)
         builder.add_context(rng.integers(0, 50_000, 2), turn)
     return builder.build()

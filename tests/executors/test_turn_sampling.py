@@ -1,8 +1,10 @@
 """What an environment may change of sampling, and what it may not."""
 
+from dataclasses import replace
+
 import pytest
 
-from turngym.agents.base import Sampling
+from turngym.agents import Grammar, Sampling, Shape
 from turngym.envs.base import Env
 from turngym.errors import EnvError
 from turngym.executors.engines.scripted import ScriptedEngine
@@ -23,6 +25,12 @@ FIRST = Sampling(max_tokens=8, stop=("a",), stop_token_ids=(1, 2), seed=3)
         ({"stop_token_ids": [5, 2]}, Sampling(8, stop=("a",), stop_token_ids=(5, 2, 1), seed=3)),
         ({"max_tokens": 3}, Sampling(3, stop=("a",), stop_token_ids=(1, 2), seed=3)),
         ({"max_tokens": 99}, FIRST),  # the run's is a bound
+        (
+            {"shape": {"grammar": {"kind": "choice", "text": '["yes","no"]'}, "min_tokens": 2}},
+            replace(FIRST, shape=Shape(Grammar.choice(["yes", "no"]), min_tokens=2)),
+        ),
+        ({"shape": Shape(bad_words=("a",))}, replace(FIRST, shape=Shape(bad_words=("a",)))),
+        ({"shape": None}, FIRST),
     ],
 )
 def test_changes(changes, found):
@@ -43,6 +51,8 @@ def test_what_says_nothing_leaves_the_last_changes_and_what_is_empty_takes_them_
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
         ({"max_tokens": "many"}, "asked for sampling with {'max_tokens': 'many'}"),
         ({"temperature": -1}, "temperature must not be negative"),
+        ({"shape": {"grammar": {"kind": "choice", "text": "[]"}}}, "none empty"),
+        ({"shape": {"grammer": 1}}, "grammer"),
     ],
 )
 def test_mistakes(changes, message):

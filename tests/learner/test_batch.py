@@ -1,6 +1,7 @@
 """Batches: what is taken from trajectories, and what survives selecting and joining."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,15 @@ def test_assemble_lays_valid_sequences_with_actions_end_to_end(batch):
     assert batch.rollout_logprobs[batch.is_action].tolist() == [-0.5, -0.5, -0.25, -1, -1, -1]
     assert np.isnan(batch.rollout_logprobs[~batch.is_action]).all()
     assert batch.temperatures.tolist() == pytest.approx([1, 1, 0.6, 0.6, 1, 1, 1, 1, 1, 1, 1])  # greedy counts as 1
+
+
+def test_actions_of_shaped_turns_are_marked(batch):
+    assert not batch.is_shaped.any()
+    first, second = two_turns(), one_turn()
+    shaped = {1: replace(first.samplings[1], top_p=0.9)}
+    marked = assemble([trajectory(replace(first, samplings={**first.samplings, **shaped}), second)])
+    assert np.flatnonzero(marked.is_shaped).tolist() == [5]
+    assert np.flatnonzero(concatenate([marked.select([1]), marked.select([0])]).is_shaped).tolist() == [7]
 
 
 def test_counts(batch):

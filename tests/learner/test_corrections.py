@@ -186,6 +186,7 @@ def test_metrics_by_hand():
         "is_weight/masked": 0,
         "is_weight/clipped": 0.5,
         "mismatch/unknown": 0,
+        "mismatch/shaped": 0,
     }
     assert values(result.metrics) == pytest.approx(expected)
 
@@ -253,3 +254,50 @@ def test_bad_options_are_refused():
         correct("seq", "mask", inputs([0.0], bounds=(0.5, 5.0), gating="binary_kl"))
     with pytest.raises(ConfigError, match="for tokens 'mask' is the same"):
         correct("token", "gate", inputs([0.0]))
+
+
+def test_shaped_tokens_have_no_ratio():
+    """Of two sequences of two tokens, one token each was shaped; its ratio of 0.01 is the mass a grammar left."""
+    made = inputs(
+        [math.log(0.01), math.log(1.5), math.log(0.8), math.log(0.01)],
+        (0.5, 2.0),
+        sequence_N=torch.tensor([0, 0, 1, 1]),
+        num_sequences=2,
+        is_shaped_N=torch.tensor([True, False, False, True]),
+        lags_N=torch.tensor([1, 0, 0, 1]),
+    )
+    assert weights("token", "truncate", made) == pytest.approx([1, 1.5, 0.8, 1])
+    assert weights("token", "mask", made) == pytest.approx([1, 1.5, 0.8, 1])
+    assert weights("token", "clip", dataclasses.replace(made, bounds=(1.1, 2.0))) == pytest.approx([1, 1.5, 1.1, 1])
+    for level in ("seq", "geometric"):  # the sequence's weight is that of the token that has a ratio
+        assert weights(level, "truncate", made) == pytest.approx([1.5, 1.5, 0.8, 0.8])
+        assert weights(level, "mask", dataclasses.replace(made, bounds=(0.9, 2.0))) == pytest.approx([1.5, 1.5, 0, 0])
+    result = values(correct("token", "truncate", made).metrics)
+    assert result["mismatch/shaped"] == 0.5
+    assert result["mismatch/unknown"] == 0
+    assert result["mismatch/ratio_mean"] == pytest.approx((1.5 + 0.8) / 2)
+    assert result["mismatch/abs_diff"] == pytest.approx((math.log(1.5) - math.log(0.8)) / 2)
+    assert "mismatch/abs_diff/lag_1" not in result
+    assert result["is_weight/mean"] == pytest.approx((1.5 + 0.8) / 2)
+    assert values(correct("off", "truncate", made).metrics)["mismatch/abs_diff"] == result["mismatch/abs_diff"]
+
+
+@pytest.mark.parametrize(("level", "mode"), COMBINATIONS)
+def test_a_sequence_of_shaped_tokens_alone_weighs_one(level, mode):
+    """Also where an engine logprob is not known, and 1 lies outside the bounds: there is nothing to correct."""
+    made = inputs([0.3, -5.0], (1.2, 2.0), is_shaped_N=torch.tensor([True, True]))
+    made.rollout_logprobs_N[0] = math.nan
+    result = correct(level, mode, made)
+    assert result.weights_N.tolist() == [1, 1]
+    assert values(result.metrics) == {"mismatch/shaped": 1.0}
+
+
+def test_the_mass_that_a_truncation_keeps_is_no_mismatch():
+    """Probabilities 0.5, 0.3, 0.15, 0.05 cut at top-p 0.9: the first three are drawn, divided by their sum 0.95."""
+    learner = torch.tensor([0.5, 0.3, 0.15] * 40, dtype=torch.float64).log()
+    engine = learner - math.log(0.95)
+    made = inputs([0.0] * 120, (0.5, 2.0), logprobs_N=learner, rollout_logprobs_N=engine)
+    assert values(correct("token", "truncate", made).metrics)["mismatch/kl_k1"] == pytest.approx(-math.log(0.95))
+    assert weights("seq", "truncate", made)[0] == pytest.approx(0.95**120)  # 0.002: such a sequence teaches nothing
+    marked = dataclasses.replace(made, is_shaped_N=torch.ones(120, dtype=torch.bool))
+    assert weights("seq", "truncate", marked) == [1] * 120

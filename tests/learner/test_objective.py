@@ -47,6 +47,7 @@ def step(make_batch):
     policy = score(batch, table()).logprobs_N.detach().numpy()
     noisy = [(policy + scale * rng.normal(size=len(policy))).astype(np.float32) for scale in (0.2, 0.3, 0.8)]
     batch = replace(batch, rollout_logprobs=noisy[1], versions=np.where(batch.is_action, rng.integers(3, 6), -1))
+    batch = replace(batch, is_shaped=batch.is_action & (np.arange(batch.num_tokens) % 5 == 0))
     return batch.with_old_logprobs(noisy[0]).with_ref_logprobs(noisy[2])
 
 
@@ -160,6 +161,26 @@ def test_coupled_ppo_by_hand(make_batch):
         assert values(metrics)["policy/ratio_max"] == pytest.approx(1.1)
     with pytest.raises(ConfigError, match="count the same difference twice"):
         replace(coupled, correction_level="token")
+
+
+def test_shaped_tokens_have_the_learners_own_denominator_by_hand(make_batch):
+    """A grammar left 0.01 of the mass for the first token: current / proximal 1.5 clips at 1.2, and the weight is 1."""
+    old, rollout = [-2.0, -1.0], [-2.0 - math.log(0.01), -1.0]
+    policy = [-2 + math.log(1.5), -1 + math.log(1.1)]
+    batch, scored = two_tokens(make_batch, policy, old, rollout, is_shaped=np.array([False, True, False]))
+    corrected, coupled = replace(PLAIN, correction_level="token"), replace(PLAIN, uses_rollout_as_old=True)
+    for objective in (corrected, coupled, replace(PLAIN, correction_level="seq")):
+        loss, metrics = objective(scored, batch, count_totals(batch))
+        assert loss.item() == pytest.approx((-1.2 + 2.2) / 2)
+        assert values(metrics)["mismatch/shaped"] == 0.5
+        assert values(metrics)["mismatch/kl_k3"] == pytest.approx(0, abs=1e-6)
+    single = replace(batch, old_logprobs=None)  # one update: the ratio is 1 with the policy's gradient
+    for objective in (corrected, coupled):
+        scored.logprobs_N.grad = None
+        objective(scored, single, count_totals(single))[0].backward()
+        assert scored.logprobs_N.grad[1].item() == pytest.approx(-1 / 2)
+    _, metrics = coupled(scored, replace(single, is_shaped=None), count_totals(batch))
+    assert values(metrics)["policy/ratio_mean"] == pytest.approx((0.015 + 1.1) / 2)  # as if nearly never sampled
 
 
 def test_without_old_logprobs_the_correction_carries_the_staleness(make_batch):

@@ -80,7 +80,7 @@ def test_a_history_is_what_all_of_its_messages_say():
         {"messages": [user("a"), 7]},
         {"temperature": "hot"},
         {"temperature": 3},
-        {"presence_penalty": 1},
+        {"ignore_eos": True},
         {"logprobs": 1},
     ],
 )

@@ -38,10 +38,22 @@ BODIES = {
         "logprobs": True,
         "temperature": 1.0,
         "max_tokens": 16,
-        "response_format": {"type": "text"},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}},
+        "logit_bias": {"3": 1.5},
+        "bad_words": ["x"],
+        "presence_penalty": 0.5,
         "metadata": {"a": "b"},
     },
-    "/v1/completions": {"model": "m", "prompt": "Hi", "max_tokens": 5, "stop": "x", "logprobs": 0, "stream": False},
+    "/v1/completions": {
+        "model": "m",
+        "prompt": "Hi",
+        "max_tokens": 5,
+        "stop": "x",
+        "logprobs": 0,
+        "stream": False,
+        "structured_outputs": {"choice": ["a", "b"]},
+        "min_tokens": 2,
+    },
     "/v1/messages": {
         "model": "m",
         "max_tokens": 9,
@@ -60,6 +72,7 @@ BODIES = {
         "tools": [{"name": "t", "input_schema": {"properties": {"b": {"type": "integer"}}}}],
         "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
         "stop_sequences": ["x"],
+        "output_config": {"format": {"type": "json_schema", "schema": {}}},
         "stream": True,
     },
     "/v1/responses": {
@@ -73,7 +86,8 @@ BODIES = {
         ],
         "tools": [{"type": "function", "name": "t", "parameters": {}}, {"type": "custom", "name": "c"}],
         "stream": True,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": {"type": "json_schema", "name": "a", "schema": {}}},
+        "tool_choice": {"type": "function", "name": "t"},
         "metadata": {},
     },
     "/tokenize": {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": True, "tools": []},
@@ -115,7 +129,7 @@ def mutated(rng, body):
         if kind < 0.2:
             del home[path[-1]]
         elif kind < 0.3 and isinstance(home, dict):
-            home[str(rng.choice(["session_id", "logit_bias", "top_k", "x", "content", "suffix", "functions"]))] = junk
+            home[str(rng.choice(["session_id", "guided_json", "top_k", "x", "content", "suffix", "functions"]))] = junk
         else:
             home[path[-1]] = junk
         if not body:
@@ -221,9 +235,24 @@ async def test_what_is_no_request_is_refused(post, path, body):
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
         ({"n": 129}, "n"),
-        ({"response_format": {"type": "json_object"}}, "without a grammar|under a grammar"),
-        ({"logit_bias": {"3": 1}}, "sampled from the policy itself"),
-        ({"presence_penalty": 0.5}, "sampled from the policy itself"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "needs a schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": [1]}}}, "schema"),
+        ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "an answer has one form"),
+        ({"guided_json": "{"}, "needs JSON"),
+        ({"guided_choice": []}, "none empty"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "are made here"),
+        ({"logit_bias": {"a": 1}}, "logit_bias names 'a'"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias names '99999'"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias names"),
+        ({"logit_bias": {"3": 101}}, "logit_bias.3"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"bad_words": [""]}, "bad_words.0"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"ignore_eos": True}, "min_tokens holds the end back"),
+        ({"tools": [], "tool_choice": "required"}, "there are no such tools"),
+        ({"top_logprobs": 2, "logprobs": False}, "set logprobs to true"),
         ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "not among the tools"),
         ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"top_logprobs": 21}, "top_logprobs"),

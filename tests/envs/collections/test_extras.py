@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
@@ -53,3 +54,24 @@ def test_the_list_shows_every_collection(capsys: pytest.CaptureFixture[str]) -> 
         "\nverifiers/...",
     ):
         assert line in shown
+
+
+SLOW = """
+import threading
+
+from .registration import REGISTRY
+
+threading.Event().wait(0.2)  # meanwhile another thread finds `registration` among the modules, and nothing in it
+REGISTRY.append("game")
+"""
+
+
+def test_a_package_that_another_thread_imports_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    package = tmp_path / "slow_for_tests"
+    package.mkdir()
+    (package / "__init__.py").write_text(SLOW)
+    (package / "registration.py").write_text("REGISTRY = []")
+    monkeypatch.syspath_prepend(tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        seen = threads.map(lambda _: [*import_extra("slow_for_tests.registration", "slow", "slow").REGISTRY], range(8))
+        assert list(seen) == [["game"]] * 8

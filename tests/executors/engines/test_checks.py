@@ -128,6 +128,32 @@ class IgnoresTopK(Altered):
         return prompt_ids, replace(sampling, top_k=-1)
 
 
+class IgnoresShapes(Altered):
+    def ask(self, prompt_ids, sampling):
+        return prompt_ids, replace(sampling, shape=None)
+
+
+class FinesTwice(Altered):
+    def ask(self, prompt_ids, sampling):
+        shape = sampling.shape
+        if shape is None or not shape.presence_penalty:
+            return prompt_ids, sampling
+        return prompt_ids, replace(sampling, shape=replace(shape, presence_penalty=0.0, frequency_penalty=1.0))
+
+
+class TellsTheLeastLikely(Altered):
+    def say(self, completion, sampling):
+        top = completion.top
+        return completion if top is None else replace(completion, top=replace(top, token_ids=top.token_ids[:, ::-1]))
+
+
+class DiesOfGrammars(Altered):
+    def ask(self, prompt_ids, sampling):
+        if sampling.shape is not None:
+            self.kill("a grammar")
+        return prompt_ids, sampling
+
+
 class RawLogprobs(Altered):
     """Samples at the temperature, and gives the logprobs of temperature 1."""
 
@@ -337,6 +363,12 @@ class AnswersAfterClose(Altered):
         (IgnoresTopK, "distribution", "top_k=1"),
         (RawLogprobs, "distribution", "twice as far"),
         (ConstantLogprobs, "distribution", "sum to"),
+        (IgnoresShapes, "biases", "with a bias of 100"),
+        (IgnoresShapes, "min_tokens", "should hold stop token"),
+        (IgnoresShapes, "grammars", "is no grammar"),
+        (FinesTwice, "penalties", "presence_penalty=2 should lower"),
+        (TellsTheLeastLikely, "top_logprobs", "the likeliest were"),
+        (DiesOfGrammars, "grammars", "EngineDeadError"),
         (AnswersLongPrompts, "too_long", "was answered"),
         (HangsOnLongPrompts, "too_long", "not done within"),
         (ScoresHot, "scores", "sampled with logprobs"),
