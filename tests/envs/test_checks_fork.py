@@ -171,6 +171,7 @@ def test_answers_that_keep_it_from_being_forked_are_no_fault_of_it():
     assert check_env(EnvFactory("it", Refuses), max_turns=8) == []
 
 
+@pytest.mark.slow
 def test_a_tool_forks_well():
     tasks = [Task(id=str(number), prompt="Print it.", label="1") for number in range(2)]
     assert [problem.check for problem in check_env(resolve("PythonTool"), tasks)] == ["tasks_differ"]

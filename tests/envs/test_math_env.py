@@ -35,6 +35,7 @@ async def test_chat_prompts_keep_their_messages() -> None:
     assert messages == chat
 
 
+@pytest.mark.slow
 async def test_no_verdict_is_an_error_and_not_a_reward() -> None:
     env = Math(deadline_s=60)
     await env.reset(options=task("x^2 +"))

@@ -22,6 +22,7 @@ print(run_delay_s() - before, time.monotonic() - began_at - (time.thread_time() 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not run_delay_s(), reason="this kernel does not count it")
 def test_what_another_program_takes_of_the_only_core_is_counted():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)

@@ -79,6 +79,7 @@ async def test_our_server_and_a_files_own_give_the_same_arrays(tokenizer, pool, 
     assert ours.turn_ends == wanted.turn_ends
 
 
+@pytest.mark.slow
 async def test_episodes_beside_each_other_do_not_mix(tokenizer, pool):
     def answer(request):
         return tokenizer.encode(f"{len(request.prompt_ids)}<|end|>")

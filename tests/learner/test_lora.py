@@ -149,6 +149,7 @@ def test_merged_tensors_are_named_as_the_base_has_them_and_equal_pefts(base, ada
     assert len(changed) == 28
 
 
+@pytest.mark.slow
 def test_bfloat16_is_rounded_once(tiny_model):
     torch.manual_seed(0)
     model = add_lora(load(tiny_model, torch.bfloat16), OPTIONS)

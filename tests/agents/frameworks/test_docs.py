@@ -58,6 +58,7 @@ async def test_each_framework(script_of, play, agent_file, framework):
     assert trajectory.reward == 1.0
 
 
+@pytest.mark.slow
 async def test_a_framework_of_ones_own(script_of, play, agent_file, monkeypatch):
     monkeypatch.setattr(FRAMEWORKS, "_entries", dict(FRAMEWORKS._entries))
     exec(SNIPPETS["my_framework.py"], {"__name__": "snippet"})

@@ -38,6 +38,7 @@ async def talk_and_clients(served, tmp_path):
     return talk, of_openai, of_anthropic
 
 
+@pytest.mark.slow
 async def test_three_apis_go_on_from_each_other(talk_and_clients):
     talk, of_openai, of_anthropic = talk_and_clients
     first = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url(RED), "detail": "low"}}]
@@ -73,6 +74,7 @@ async def test_three_apis_go_on_from_each_other(talk_and_clients):
         assert talk.tokenizer.decode(sequence.token_ids[placed.start : placed.stop]) == "<|image_pad|>" * 2
 
 
+@pytest.mark.slow
 async def test_another_image_is_another_branch(talk_and_clients):
     talk, of_openai, _ = talk_and_clients
 
@@ -99,6 +101,7 @@ async def test_another_image_is_another_branch(talk_and_clients):
     assert record.turns == ((0, 1), (0, 2), (3,))
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_shown_is_refused(talk_and_clients, served):
     talk, of_openai, _ = talk_and_clients
 

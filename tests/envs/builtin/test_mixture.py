@@ -119,6 +119,7 @@ def test_members_without_tasks_are_named():
         resolve("Mixture", {"envs": ["Guess", empty]}).tasks("train", 0)
 
 
+@pytest.mark.slow
 def test_a_plain_loop_goes_from_member_to_member(problems):
     data = {"dataset": problems, "input_key": "q", "label_key": "a"}
     env = turngym.make("Mixture", envs=["CopyText", {"id": "Prompt", "data": data}])

@@ -12,6 +12,8 @@ from turngym.envs.resolution import resolve
 from turngym.envs.task import Split
 from turngym.errors import ConfigError, EnvError, UnknownNameError
 
+pytestmark = pytest.mark.slow  # importing reasoning_gym takes seconds
+
 ONE_DIGIT = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 SYSTEM = "Answer with the final result only."
 
@@ -146,13 +148,11 @@ def test_an_unknown_family_and_a_foreign_task() -> None:
         ReasoningGym("gcd").reset(options={"task": Task("t", prompt="p")})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["chain_sum", "gcd", "letter_counting", "gsm_symbolic", "list_functions"])
 def test_families_pass_the_checks(name: str) -> None:
     assert check_env(resolve(f"reasoning_gym/{name}", {"system_prompt": SYSTEM})) == []
 
 
-@pytest.mark.slow
 def test_every_family_asks_and_accepts_its_own_answer() -> None:
     from turngym.envs.builtin.reasoning_gym import COLLECTION
 

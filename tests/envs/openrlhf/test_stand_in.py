@@ -127,6 +127,7 @@ def test_what_the_file_takes_from_there_crosses_processes(files: Path, tmp_path:
     assert done.stdout.split() == ["AgentFile", "False"], done.stderr
 
 
+@pytest.mark.slow
 async def test_reward_files_grade_boxed_answers(files: Path) -> None:
     reward = load_reward(str(files / "math_reward_func.py"))
     queries = [r"1+1= so \boxed{2.0}", r"1+1= \boxed{3}", "1+1= 2"]

@@ -219,6 +219,7 @@ def test_listing_needs_no_torch(recorded):
     assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(recorded):
     program = "import sys; from turngym.__main__ import main; sys.exit(main(['traces', 'view', sys.argv[1], '--json']))"
     command = [sys.executable, "-u", "-c", program, recorded]

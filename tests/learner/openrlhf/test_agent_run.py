@@ -77,6 +77,7 @@ async def test_a_step_of_a_run(command, tiny_model, file, num_turns):
     actor._executor.env_pool.close()
 
 
+@pytest.mark.slow
 def test_what_a_run_keeps_finds_its_agent_again(command, tmp_path):
     """Its config.yaml, for a resumed run, and for traces that are played again."""
     config = parse_train(command("agent_func.py"))
