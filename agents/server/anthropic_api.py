@@ -9,11 +9,12 @@ from ..chat import ChatAgent
 from ..shape import Grammar
 from .anthropic_replies import AnthropicReply
 from .api_errors import ApiError
+from .asks import ChatAsk
 from .canonical import chat_messages
 from .endpoints import Outcome, asked_of, sampling_of
 from .reading import read_with_history
 from .replies import Json
-from .session import ChatAsk, Session
+from .session import Session
 from .shaping import CallChoice, ResponseFormat, in_chat
 from .wire import Count, Generation, Text, ToolFunction, WireModel, read, schema_of
 

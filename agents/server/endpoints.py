@@ -13,11 +13,12 @@ from ...envs.messages import RawText
 from ..base import Sampling
 from ..chat import ChatAgent
 from .api_errors import ApiError
+from .asks import ChatAsk, TextAsk
 from .canonical import chat_messages
 from .reading import read_with_history
 from .replies import Json, Reply, as_events
 from .retries import Asked
-from .session import ChatAsk, Session, TextAsk
+from .session import Session
 from .shaping import CallChoice, in_chat, shape_of
 from .wire import ChatRequest, CompletionRequest, DetokenizeRequest, Generation, TokenizeRequest, read
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .answers import Answer, AnswerCall
+from .asks import ChatAsk
 from .endpoints import Outcome, asked_of, sampling_of
 from .replies import Json, chat_logprobs, pieces
 from .responses_wire import NamedTool, ResponsesRequest, check_outputs
-from .session import ChatAsk, Session
+from .session import Session
 from .shaping import in_chat
 from .stored_responses import StoredResponse, items_of, stored
 from .wire import read

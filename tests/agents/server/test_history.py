@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from turngym.agents import Sampling
+from turngym.agents.server.asks import ChatAsk, TextAsk
 from turngym.agents.server.canonical import chat_messages
-from turngym.agents.server.session import ChatAsk, TextAsk
 from turngym.errors import EngineError
 
 SAMPLING = Sampling(max_tokens=256)

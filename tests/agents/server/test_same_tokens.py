@@ -8,8 +8,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from turngym.agents import ChatAgent, Sampling
+from turngym.agents.server.asks import ChatAsk
 from turngym.agents.server.canonical import chat_messages
-from turngym.agents.server.session import ChatAsk, Session
+from turngym.agents.server.session import Session
 from turngym.envs.base import Env
 from turngym.envs.task import Task
 from turngym.executors.engines.scripted import Reply, ScriptedEngine

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from turngym.agents import ChatAgent, Sampling
+from turngym.agents.server.asks import ChatAsk
 from turngym.agents.server.canonical import chat_messages
 from turngym.agents.server.retries import Asked
-from turngym.agents.server.session import ChatAsk, Session
+from turngym.agents.server.session import Session
 from turngym.errors import TemplateError
 from turngym.executors.engines.scripted import Reply, Request, ScriptedEngine
 
