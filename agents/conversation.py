@@ -19,7 +19,7 @@ from .images import Images
 from .picture_text import Encoded, PictureText, raw_text_with_images, with_images
 from .prefix import NOTHING_SAID, Reading, end_of_answer, why_rewritten
 from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder, common_length
-from .template import ChatMessage, ChatTemplate, images_of, text_of
+from .template import ChatMessage, ChatTemplate, images_of, plain_text, text_of
 from .tokenizer import Codec
 
 # The end of a turn is up to this many special tokens (Cohere's is two).
@@ -91,7 +91,7 @@ class ChatConversation:
         if isinstance(observation, RawText):
             self._add_raw(observation)
         elif self._template is None:
-            self._add_raw(_plain_text(observation))
+            self._add_raw(plain_text(observation))
         elif not is_last or any(message.get("content") for message in observation):
             observation = [with_images(message, self._pictures) for message in observation]
             new = [self._template.prepare(message) for message in observation]
@@ -295,13 +295,3 @@ class ChatConversation:
         last = self._earlier[-1]
         shared = common_length(last.token_ids(), token_ids, last.images(), images)
         return SequenceBuilder(parent=(len(self._earlier) - 1, shared), fork_reason=self._forks[-1])
-
-
-def _plain_text(observation: list[Message]) -> str:
-    """Return the text of an observation that no template is put around."""
-    if len(observation) > 1 or any(message["role"] != "user" for message in observation):
-        raise TemplateError(
-            "with apply_chat_template=False an observation is one text, got messages of roles "
-            f"{', '.join(message['role'] for message in observation)}; return a str, or apply the template"
-        )
-    return "".join(text_of(message) or "" for message in observation)

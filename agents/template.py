@@ -267,6 +267,16 @@ def images_of(message: Message) -> list[Image]:
     return [part["image"] for part in content if "image" in part] if isinstance(content, list) else []
 
 
+def plain_text(observation: list[Message]) -> str:
+    """Return the text of an observation that no template is put around."""
+    if len(observation) > 1 or any(message["role"] != "user" for message in observation):
+        raise TemplateError(
+            "with apply_chat_template=False an observation is one text, got messages of roles "
+            f"{', '.join(message['role'] for message in observation)}; return a str, or apply the template"
+        )
+    return "".join(text_of(message) or "" for message in observation)
+
+
 def _user(text: str = _USER) -> ChatMessage:
     return {"role": "user", "content": text}
 
