@@ -306,6 +306,7 @@ def wait_for(path: Path, condition: Callable[[str], bool], process: subprocess.P
     pytest.fail(f"{path} was not as wanted within {timeout_s} s")
 
 
+@pytest.mark.soak
 def test_ctrl_c_stops_within_ten_seconds_and_the_run_goes_on(options, tmp_path):
     words = f"{COPY} --rollout.batch_size 4 --rollout.n_samples_per_prompt 4 --train.batch_size 16 --eval.at_start"
     words += " --eval.max_samples 4"

@@ -225,7 +225,7 @@ def test_the_run_goes_on_with_fewer_engines_and_stops_without_any(make_fleet, li
     assert is_whole(run(fleet, ["kills the process"])[0])
     assert any("is not started again: --vllm.max_restarts are used up" in line for line in lines)
     with pytest.raises(EngineDeadError, match=r"no engine lives any more, and --vllm.max_restarts are used up"):
-        run(make_fleet(num_engines=1, max_restarts=0), ["stops the process"])
+        run(make_fleet(num_engines=1, max_restarts=0, quiet_s=2.0), ["stops the process"])
 
 
 def test_engines_that_die_in_a_call_are_left_out_and_have_no_weights_when_they_are_back(make_fleet):

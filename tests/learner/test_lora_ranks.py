@@ -140,6 +140,7 @@ def test_merged(cluster, tiny_model, make_batch, tmp_path, world_size):
         ranks.close()
 
 
+@pytest.mark.soak
 def test_adapters_alone_travel_under_the_names_that_peft_saves(cluster, tiny_model, make_batch, tmp_path):
     ranks = make_ranks(cluster, tiny_model, 2, LoraOptions(rank=4, alpha=8, sync="adapter"))
     try:
@@ -161,7 +162,8 @@ def test_adapters_alone_travel_under_the_names_that_peft_saves(cluster, tiny_mod
         ranks.close()
 
 
-@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.soak), 2])
+@pytest.mark.soak
+@pytest.mark.parametrize("world_size", [1, 2])
 def test_4_bits_are_sharded_and_dequantised_for_the_engines(cluster, tiny_model, make_batch, tmp_path, world_size):
     pytest.importorskip("bitsandbytes", reason="needs bitsandbytes: pip install 'turngym[qlora]'")
     batch = make_batch(MASKS)

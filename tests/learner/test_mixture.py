@@ -38,7 +38,7 @@ def test_where_one_family_breaks_the_other_goes_on(tmp_path):
         pace=Pace(3),
         members=("Steady", "Broken"),
         pool={"max_wait_s": 0.2},
-        limits=Limits(max_turns=2, env_timeout_s=30.0),
+        limits=Limits(max_turns=2, env_timeout_s=3.0),
         settings={"eval_at_start": True},
         eval_tasks=env.tasks("eval", 0)[:6],
     )

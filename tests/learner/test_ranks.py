@@ -200,7 +200,8 @@ def a_stop_leaves_the_weights_alone(ranks: Ranks, batch: Batch) -> None:
     assert ranks.train(batch, objective("token-mean"), lr=0.0, may_stop=False) is not None
 
 
-@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.soak), 2])
+@pytest.mark.soak
+@pytest.mark.parametrize("world_size", [1, 2])
 def test_a_critic_an_average_and_a_reward_model_share_the_ranks(cluster, tiny_model, batch, tmp_path, world_size):
     torch.manual_seed(0)
     reward_model = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1, dtype=torch.float32)

@@ -137,7 +137,7 @@ async def test_keys_and_values_of_older_weights_are_never_used(rig, monkeypatch)
 
     assert await worst() < rig.tolerance
     salted = vllm_module.prompt_of
-    monkeypatch.setattr(vllm_module, "prompt_of", lambda token_ids, salt: salted(token_ids, "one for all"))
+    monkeypatch.setattr(vllm_module, "prompt_of", lambda ids, salt, images: salted(ids, "one for all", images))
     assert await worst() > 100 * rig.tolerance  # what the salt keeps away
 
 
