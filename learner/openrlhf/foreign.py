@@ -105,9 +105,6 @@ FOREIGN: Mapping[str, Foreign] = {
     "use_ms": Foreign(_HUB),
     "flash_attn": Foreign(_KERNELS, ("",)),
     "actor.pretrain_mode_enable": Foreign("is for sft, which learns from given text; leave it out"),
-    "data.multiturn": Foreign(
-        "is for sft; here episodes of several turns are those of an environment (--agent); leave it out"
-    ),
 }
 """Of `train_ppo_ray`, and what is given to it by mistake."""
 

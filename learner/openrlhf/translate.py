@@ -7,6 +7,7 @@ from ...errors import ConfigError
 from ..advantages import NEEDS_VALUES
 from .foreign import FOREIGN, FOREIGN_TO_SERVE, VALUES, Foreign
 from .names import FOR_BOTH, OLDER_NAMES, OLDER_SERVE_NAMES
+from .other_commands import OF_OTHER_COMMANDS, OLDER_OTHER_NAMES
 
 CORRECTION = "algo.advantage.is_correction_"
 
@@ -49,7 +50,7 @@ def translate_train(words: Sequence[str]) -> Translation:
     given = _enabled_correction(given, notes)
     given = _colocated(given, notes)
     _name_agent(given)
-    return Translation([*first, *_words(_ours(given, {**FOREIGN, **VALUES}, notes))], notes)
+    return Translation([*first, *_words(_ours(given, {**FOREIGN, **VALUES, **OF_OTHER_COMMANDS}, notes))], notes)
 
 
 def translate_serve(words: Sequence[str]) -> Translation:
@@ -87,7 +88,7 @@ def _rename(option: Given, names: Mapping[str, str], notes: list[str]) -> None:
 def _renamed(option: Given, given: Sequence[Given], notes: list[str]) -> Iterator[Given]:
     """Yield an option by its present name, and what else its older name stood for."""
     older = option.name
-    _rename(option, OLDER_NAMES, notes)
+    _rename(option, {**OLDER_NAMES, **OLDER_OTHER_NAMES}, notes)
     yield option
     if older in FOR_BOTH and _has_critic(given):
         name = option.name.replace("actor.", "critic.")

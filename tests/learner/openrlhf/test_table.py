@@ -13,6 +13,7 @@ from turngym.errors import ConfigError
 from turngym.learner.merge_lora import _parser as merge_lora_parser
 from turngym.learner.openrlhf.foreign import FOREIGN, FOREIGN_TO_SERVE, Foreign
 from turngym.learner.openrlhf.names import FOR_BOTH
+from turngym.learner.openrlhf.other_commands import OF_OTHER_COMMANDS
 from turngym.learner.openrlhf.translate import translate_serve, translate_train
 
 ROWS = list(csv.DictReader((Path(__file__).parent / "flags.tsv").open(), delimiter="\t"))
@@ -129,6 +130,27 @@ def check_foreign(row, foreign, translate) -> None:
             found = translate([written, *([value] if value else [])])
             assert found.words == []
             assert found.notes[-1].startswith(written)
+
+
+OTHERS = {row["flag"]: row for row in ROWS if row["command"] in ("train_sft", "train_rm", "train_dpo")}
+KNOWN = {name for row in TRAIN for name in (row["flag"], *row["older_flat_name"].split())} | {"--learning_rate"}
+
+
+def test_other_commands_rows_are_all_known():
+    assert len(OTHERS) == 90
+    assert {f"--{name}" for name in OF_OTHER_COMMANDS} == set(OTHERS) - KNOWN
+
+
+@pytest.mark.parametrize("row", [OTHERS[flag] for flag in OTHERS if flag not in KNOWN], ids=ids)
+def test_options_of_other_commands(row):
+    """Each is refused with the reason; where it says another name, that is one of ours and acts."""
+    rule = OF_OTHER_COMMANDS[row["flag"].removeprefix("--")]
+    for written in {row["flag"], *row["older_flat_name"].split()} - KNOWN:
+        with pytest.raises(ConfigError, match=f"of OpenRLHF cannot be honoured. {written}"):
+            translate_train(words_of(row, written))
+    for name in re.findall(r"--[a-z_.]+[a-z_]", rule.why):
+        assert name in KNOWN or name in ("--agent", "--data.input_key", "--reward.remote_url"), name
+        assert name.removeprefix("--") not in FOREIGN
 
 
 def test_what_openrlhf_has_by_default_means_the_same_written_out():
