@@ -151,10 +151,17 @@ class CallChoice:
 
     @classmethod
     def of(cls, said: Json) -> "CallChoice":
-        """Return what `tool_choice` means, as OpenAI's APIs have it: a word, or an object with a function's name."""
+        """Return what `tool_choice` means, as OpenAI's APIs have it: a word, or an object with a function's name.
+
+        Raises:
+            ApiError: The name is no text.
+        """
         if isinstance(said, Mapping):
             function = said.get("function")
-            return cls(must_call=True, only=function.get("name") if isinstance(function, Mapping) else said.get("name"))
+            name = function.get("name") if isinstance(function, Mapping) else said.get("name")
+            if name is not None and not isinstance(name, str):
+                raise ApiError(f"tool_choice needs a function's name, got {name!r:.100}", param="tool_choice")
+            return cls(must_call=True, only=name)
         return cls(takes_calls=said != "none", must_call=said == "required")
 
 

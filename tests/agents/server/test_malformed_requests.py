@@ -268,6 +268,14 @@ async def test_a_refusal_names_the_field(post, change, words):
     assert any(word in f"{error['message']} {error['param']}" for word in words.split("|"))
 
 
+@pytest.mark.parametrize("name", [{"a": 1}, ["t"], 7, True, "other"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_choice_of_no_tool_is_refused(post, path, name):
+    chosen = {"type": "tool" if path == "/v1/messages" else "function", "name": name, "function": {"name": name}}
+    status, text = await post(path, json.dumps({**BODIES[path], "tool_choice": chosen}))
+    assert (status, "tool_choice" in text) == (400, True)
+
+
 async def test_shapes_that_frameworks_send_are_taken(post):
     history = [
         {
