@@ -26,7 +26,7 @@ demo: setup ## Train SmolLM2-135M on sums, on the CPU; ARGS="--ckpt.load_enable"
 test: setup-dev ## Run the whole suite but the soak (15 minutes)
 	$(PYTEST) -m "not soak" $(ARGS)
 
-check: setup-dev ## Check format, lint and types, and run the quick tests (2 minutes)
+check: setup-dev ## Check format, lint and types, and run the quick tests (3 minutes)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
