@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, ToolCallParser
 from ..errors import ConfigError
 from .parser_guess import Guess, guess_reasoning_parser, guess_tool_parser
-from .reasoning import REASONING_PARSERS, ReasoningParser, Thought, reasoning_parser
+from .reasoning import PAIRS, REASONING_PARSERS, ReasoningParser, Thought, reasoning_parser
 from .tool_calls import DEFAULT_PARSER, TOOL_PARSERS, tool_parser
 
 if TYPE_CHECKING:
@@ -44,11 +44,13 @@ class AnswerReader:
         calls: Reads calls, in what is left; None where the model is told of no tools.
         opened: What the generation prompt opens on the model's behalf, such as `<think>`.
         names: Of the parsers of thoughts and of calls.
+        may_think: Whether thoughts may stand between marks of text in an answer.
 
     Attributes:
         calls: As given.
         opened: As given.
         names: As given.
+        may_think: As given.
     """
 
     def __init__(
@@ -57,11 +59,20 @@ class AnswerReader:
         calls: ToolCallParser | None,
         opened: str = "",
         names: tuple[str, str] = ("", ""),
+        *,
+        may_think: bool = False,
     ) -> None:
         self.calls = calls
         self.opened = opened
         self.names = names
+        self.may_think = may_think
         self._thoughts = thoughts
+
+    @property
+    def closing(self) -> str | None:
+        """The mark that closes a call; empty where each ends with its JSON, None where that is not known."""
+        closing: str | None = getattr(self.calls, "closing", None)
+        return closing
 
     def read(self, text: str) -> ReadAnswer:
         """Take an answer apart; whatever the model wrote, this never raises.
@@ -155,12 +166,18 @@ class AnswerReaders:
         guess = self._guessed_tool if has_own_form else Guess(DEFAULT_PARSER, "")
         names = (self.reasoning_parser, self._tool_parser or guess.name)
         if self._tool_parser is not None:
-            return AnswerReader(thoughts, tool_parser(self._tool_parser, self._tokenizer, tools), opened, names)
+            calls = tool_parser(self._tool_parser, self._tokenizer, tools)
+            return AnswerReader(thoughts, calls, opened, names, may_think=self._may_think(opened))
         self._say(guess)
         try:
-            return AnswerReader(thoughts, tool_parser(guess.name, self._tokenizer, tools), opened, names)
+            calls = tool_parser(guess.name, self._tokenizer, tools)
+            return AnswerReader(thoughts, calls, opened, names, may_think=self._may_think(opened))
         except ConfigError as error:
             raise ConfigError(f"{error}; it was taken since {_reason(guess)[1]}") from error
+
+    def _may_think(self, opened: str) -> bool:
+        template = self.template
+        return any(begin in opened or (begin in template and end in template) for begin, end in PAIRS)
 
     def _say(self, guess: Guess) -> None:
         """Log once how calls are read."""

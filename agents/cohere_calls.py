@@ -16,6 +16,8 @@ _WANTED = '[{"tool_call_id": "0", "tool_name": "TOOL", "parameters": {...}}]'
 class CohereCalls:
     """Reads the calls of Command R7B, Command A and later."""
 
+    closing = _CLOSE
+
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart; see `ToolCallParser`."""
         first, *blocks = TagThoughts().split(text).content.split(_OPEN)

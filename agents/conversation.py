@@ -20,10 +20,9 @@ from .picture_text import Encoded, PictureText, raw_text_with_images, with_image
 from .prefix import NOTHING_SAID, Reading, end_of_answer, why_rewritten
 from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder, common_length
 from .template import ChatMessage, ChatTemplate, images_of, plain_text, text_of
-from .tokenizer import Codec
+from .tokenizer import Codec, Said
 
-# The end of a turn is up to this many special tokens (Cohere's is two).
-MOST_END_TOKENS = 3
+MOST_END_TOKENS = 3  # special tokens that the end of a turn may be (Cohere's is two)
 
 
 @dataclass(slots=True)
@@ -126,14 +125,14 @@ class ChatConversation:
         """
         if self._pictures is not None and self._builder.images():
             self._pictures.check_text(completion.token_ids)
+        completion, said = self._kept(completion, sampling)
         self._builder.add_completion(completion, sampling, self._turn + 1)
         self._turn += 1
-        ids = completion.token_ids
         if self._answer is not None:
             self._view = None  # two completions on end: the model went on by itself, which is no chat
-        self._has_actions = self._has_actions or len(ids) > 0
+        ids = completion.token_ids
+        self._has_actions |= len(ids) > 0
         self._note_piece(len(ids), -1)
-        said = self._codec.said(ids, MOST_END_TOKENS)
         self._answer = Answer(ids, said.num_end, said.body)
         self._messages.append(Message(role="assistant", content=said.body))
         return Action(
@@ -159,6 +158,10 @@ class ChatConversation:
     def sequences(self) -> tuple[Sequence, ...]:
         """All sequences so far; each sampled token is an action in exactly one."""
         return tuple(builder.build() for builder in (*self._earlier, self._builder))
+
+    def _kept(self, completion: Completion, sampling: Sampling) -> tuple[Completion, Said]:
+        """Return what is kept of what was sampled, here all of it, and its text."""
+        return completion, self._codec.said(completion.token_ids, MOST_END_TOKENS)
 
     def _add_raw(self, text: str) -> None:
         if not text:

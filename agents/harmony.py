@@ -56,6 +56,8 @@ class HarmonyCalls:
     A header that is none is text of the answer, as is all that has no header.
     """
 
+    closing = "<|call|>"
+
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart; see `ToolCallParser`."""
         parts = [part for part in _parts(text) if not part.is_thought]

@@ -20,6 +20,8 @@ _MOST_FAILURES = 64  # of texts that begin like JSON; each may be read to the en
 class LlamaCalls:
     """Reads calls that follow one another with `;`, a comma or spaces between, and text around them."""
 
+    closing = ""
+
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart; see `ToolCallParser`."""
         said = TagThoughts().split(text).content

@@ -18,6 +18,8 @@ _DECODER = json.JSONDecoder()
 class MistralCalls:
     """Reads the calls of all generations of Mistral's models; text behind a call is text."""
 
+    closing = ""
+
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart; see `ToolCallParser`."""
         first, *blocks = TagThoughts().split(text).content.split(_TAG)

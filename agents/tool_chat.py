@@ -16,13 +16,14 @@ from ..envs.messages import Message, RawText
 from ..envs.tools.calls import Schema, ToolCall, schema_name
 from ..errors import TemplateError
 from .answer_reader import AnswerReader, AnswerReaders, ReadAnswer
-from .base import Completion, Sampling
+from .base import Completion, Sampling, StopReason
+from .call_ends import end_of_calls, stop_mark, up_to
 from .conversation import Answer, ChatConversation
 from .harmony import with_recipients_first
 from .picture_text import PictureText, with_images
 from .prefix import Reading, end_of_answer
 from .template import ChatTemplate, text_of
-from .tokenizer import Codec
+from .tokenizer import Codec, Said
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -109,8 +110,14 @@ class ToolConversation(ChatConversation):
         self._told = told
         self._read: ReadAnswer | None = None  # the last completion
         self._num_calls = 0  # before it
+        self._ends_at_calls = False
         self._has_call_fields = False  # the template wants them, and writes them as they were sampled
         self._is_told = told.preface is None
+
+    def end_at_calls(self) -> str | None:
+        """Leave out what stands behind the last call of an answer; see `executors.base.EndsAtCalls`."""
+        self._ends_at_calls = True
+        return stop_mark(self._told.reader)
 
     def observe(self, observation: list[Message] | RawText, *, is_last: bool = False) -> None:
         """Append what the environment said, the first time behind what tells the model of its tools."""
@@ -135,7 +142,19 @@ class ToolConversation(ChatConversation):
     def written(self, sampling: Sampling) -> str:
         """Return the answer that was recorded last; marks of calls may be special tokens themselves, and stay."""
         assert self._answer is not None  # `record` comes first
-        ids, num_end, body = self._answer
+        return self._written(self._answer, sampling)
+
+    def _kept(self, completion: Completion, sampling: Sampling) -> tuple[Completion, Said]:
+        """Return what was sampled up to its last call, where nothing behind that is to stay, and its text."""
+        whole, said = super()._kept(completion, sampling)
+        if not self._ends_at_calls or whole.stop_reason is StopReason.ABORT:
+            return whole, said
+        text = self._written(Answer(whole.token_ids, said.num_end, said.body), sampling)
+        end = end_of_calls(self._told.reader, text)
+        return (whole, said) if end == len(text) else super()._kept(up_to(whole, self._codec, text, end), sampling)
+
+    def _written(self, answer: Answer, sampling: Sampling) -> str:
+        ids, num_end, body = answer
         stop, least = len(ids), len(ids) - num_end
         while stop > least and self._ends_turn(ids[stop - 1 : stop], sampling):
             stop -= 1

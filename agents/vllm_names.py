@@ -74,7 +74,23 @@ CALL_ENDS: dict[str, str] = {
     "step3": "<\uff5ctool_call_end\uff5c>",
     "step3p5": _QWEN_END,
 }
-# Of these, the ones that write numbers and texts differently; in all others nothing but the schema tells them apart.
+# What closes all calls of an answer, or each, where that is one mark.
+CLOSINGS: dict[str, str] = {
+    "deepseek_v3": "<\uff5ctool▁calls▁end\uff5c>",
+    "deepseek_v31": "<\uff5ctool▁calls▁end\uff5c>",
+    "deepseek_v32": "</\uff5cDSML\uff5cfunction_calls>",
+    "gemma4": "<tool_call|>",
+    "glm45": "</tool_call>",
+    "glm47": "</tool_call>",
+    "kimi_k2": "<|tool_calls_section_end|>",
+    "minimax_m2": "</minimax:tool_call>",
+    "mimo": "</tool_call>",
+    "qwen3_coder": "</tool_call>",
+    "qwen3_xml": "</tool_call>",
+    "seed_oss": "</seed:tool_call>",
+    "step3p5": "</tool_call>",
+}
+# Of those in CALL_ENDS, the ones that write numbers and texts differently; in all others nothing but the schema tells them apart.
 TYPED_ARGUMENTS = frozenset({"deepseek_v32", "deepseek_v4", "deepseek_v41", "gemma4", "kimi_k2"})
 
 VLLM_REASONING_PARSERS: tuple[str, ...] = (

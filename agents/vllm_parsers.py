@@ -10,7 +10,7 @@ from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, schema_name
 from ..envs.tools.json_calls import as_call
 from ..errors import ConfigError, MissingPackageError
 from .reasoning import Thought
-from .vllm_names import CALL_ENDS, TYPED_ARGUMENTS, VLLM_TOOL_PARSERS
+from .vllm_names import CALL_ENDS, CLOSINGS, TYPED_ARGUMENTS, VLLM_TOOL_PARSERS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,6 +33,7 @@ class VllmCalls:
 
     def __init__(self, name: str, tokenizer: "PreTrainedTokenizerBase", tools: Sequence[Schema] = ()) -> None:
         self._name = name
+        self.closing = CLOSINGS.get(name)
         self._begins = re.compile(VLLM_TOOL_PARSERS[name])
         self._ends = re.compile(CALL_ENDS[name]) if name in CALL_ENDS else None
         self._tokenizer = _Vocabulary(tokenizer)

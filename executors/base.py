@@ -1,7 +1,7 @@
 """What executors need of an agent: a conversation that keeps the tokens."""
 
 from collections.abc import Sequence as Seq
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,19 @@ class Conversation(Protocol):
 
     def sequences(self) -> tuple[Sequence, ...]:
         """All sequences so far; each sampled token is an action in exactly one."""
+        ...
+
+
+@runtime_checkable
+class EndsAtCalls(Protocol):
+    """A conversation that knows where the calls of an answer end; asked where an environment wants nothing behind."""
+
+    def end_at_calls(self) -> str | None:
+        """Leave what stands behind the last call of an answer out, from now on.
+
+        Returns:
+            What would end the sampling of an answer at its first call, as a stop string; None where none does.
+        """
         ...
 
 

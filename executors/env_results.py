@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from ..envs.messages import Message, RawText, as_messages
 from ..errors import EnvError, RewardError
+
+AfterCalls = Literal["stop", "cut"]
 
 
 class Info(NamedTuple):
@@ -24,6 +26,7 @@ class ResetResult(NamedTuple):
     observation: list[Message] | RawText
     info: Info
     tools: tuple[dict[str, Any], ...] = ()  # schemas that the model is told of; Any: they are JSON
+    after_calls: AfterCalls | None = None  # what becomes of what stands behind the calls of an answer; None: it stays
 
 
 class StepOutcome(NamedTuple):
@@ -48,7 +51,10 @@ def checked_reset(result: object, name: str) -> ResetResult:
     tools = info.get("tools") or ()
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) and "function" in tool for tool in tools):
         raise EnvError(f"{source} returned tools as {tools!r:.200}; wanted a list of OpenAI function schemas")
-    return ResetResult(messages, checked, tuple(tools))
+    after_calls = info.get("after_calls")
+    if after_calls is not None and after_calls not in get_args(AfterCalls):
+        raise EnvError(f"{source} returned after_calls as {after_calls!r:.200}; wanted 'stop', 'cut' or None")
+    return ResetResult(messages, checked, tuple(tools), after_calls)
 
 
 def checked_step(result: object, name: str) -> StepOutcome:

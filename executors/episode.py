@@ -26,7 +26,7 @@ from .failures import EpisodeError, Stage, failure_of
 from .limits import Limits, TokenBound, token_bound
 from .retry import SeedFor
 from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
-from .turn_sampling import resampled
+from .turn_sampling import ending_at_calls, resampled
 
 _NO_SECONDS = dict.fromkeys((stage.value for stage in Stage), 0.0)
 
@@ -52,9 +52,7 @@ class Episode:
         self._attempt = attempt
         self._generator = generator
         self._seed_for = seed_for
-        turn_tokens = sampling.max_tokens
-        if limits.max_turn_tokens is not None:
-            turn_tokens = min(turn_tokens, limits.max_turn_tokens)
+        turn_tokens = min(sampling.max_tokens, limits.max_turn_tokens or sampling.max_tokens)
         if turn_tokens != sampling.max_tokens or sampling.seed is not None:
             sampling = replace(sampling, max_tokens=turn_tokens, seed=None)
         self._first_sampling = self._sampling = sampling
@@ -79,11 +77,13 @@ class Episode:
             env_factory, task = for_task(env_factory, self._task)
             self._env = await self._pool.make(env_factory, timeout_s)
             result = checked_reset(await self._env.reset(task, timeout_s), self._env.name)
-            self._sampling = resampled(self._first_sampling, result.info.sampling, self._sampling)
         self._take(result.info)
         with self._stage(Stage.RENDER):
             self._conversation = self._agent.begin(result.tools) if result.tools else self._agent.begin()
+            self._first_sampling = ending_at_calls(self._first_sampling, self._conversation, result.after_calls)
             self._conversation.observe(result.observation)
+        with self._stage(Stage.ENV):
+            self._sampling = resampled(self._first_sampling, result.info.sampling)
 
     @overload
     async def play(self) -> EndReason: ...

@@ -11,8 +11,26 @@ from ..agents.base import Sampling
 from ..agents.shape import Shape
 from ..errors import EnvError
 from ..registry import nearest
+from .base import Conversation, EndsAtCalls
+from .env_results import AfterCalls
 
 CHANGEABLE = ("temperature", "stop", "stop_token_ids", "max_tokens", "shape")
+
+
+def ending_at_calls(sampling: Sampling, conversation: Conversation, how: AfterCalls | None) -> Sampling:
+    """Return how to sample where nothing is to stand behind calls, of which the conversation is told.
+
+    Args:
+        sampling: The run's.
+        conversation: With the model.
+        how: What the environment wants; None for nothing.
+    """
+    if how is None or not isinstance(conversation, EndsAtCalls):
+        return sampling
+    mark = conversation.end_at_calls()
+    if mark is None or how != "stop":
+        return sampling
+    return replace(sampling, stop=tuple(dict.fromkeys((*sampling.stop, mark))))
 
 
 def resampled(first: Sampling, changes: Mapping[str, Any] | None, now: Sampling | None = None) -> Sampling:

@@ -33,7 +33,11 @@ class ParsedAnswer(NamedTuple):
 
 
 class ToolCallParser(Protocol):
-    """Reads one model family's way of writing calls."""
+    """Reads one model family's way of writing calls.
+
+    It may have an attribute `closing`: the mark that closes a call or a block of them, empty where a call ends with its
+    JSON. Without it nobody knows what stands behind the last call, and that stays as it was written.
+    """
 
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart.

@@ -21,6 +21,8 @@ class JsonCalls:
     brace counts. Braces and tags inside of strings are text.
     """
 
+    closing = CLOSE
+
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart; see `ToolCallParser`."""
         said = final_text(text)

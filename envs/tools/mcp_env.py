@@ -7,7 +7,7 @@ from typing import Literal
 from .mcp_target import McpTarget
 from .mcp_toolbox import McpToolbox
 from .tool_loop import ToolLoop
-from .toolbox import ToolRules
+from .toolbox import AfterCalls, ToolRules
 
 
 class MCP(ToolLoop):
@@ -32,6 +32,7 @@ class MCP(ToolLoop):
         max_output_chars: Shown of what one call gave.
         system_prompt: A system message before the task's prompt.
         timeout_s: Deadline of one call of the reward function.
+        after_calls: `keep` leaves what the model writes behind its last call in prompt and loss; by default it is cut.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class MCP(ToolLoop):
         max_output_chars: int = 4000,
         system_prompt: str | None = None,
         timeout_s: float = 180.0,
+        after_calls: AfterCalls = "cut",
     ) -> None:
-        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt)
+        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt, after_calls)
         super().__init__(rules, remote_url, timeout_s)
         words = shlex.split(command) if isinstance(command, str) else command
         self._target = McpTarget(

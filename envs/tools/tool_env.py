@@ -7,7 +7,7 @@ from typing import Any, cast
 from ...registry import with_absolute_file
 from .functions import EpisodeFunctions, Functions, ToolSource
 from .tool_loop import ToolLoop
-from .toolbox import ToolRules
+from .toolbox import AfterCalls, ToolRules
 
 
 class ToolEnv(ToolLoop):
@@ -23,6 +23,7 @@ class ToolEnv(ToolLoop):
         max_output_chars: Shown of what one call gave.
         system_prompt: A system message before the task's prompt.
         timeout_s: Deadline of one call of the reward function.
+        after_calls: `keep` leaves what the model writes behind its last call in prompt and loss; by default it is cut.
     """
 
     def __init__(
@@ -35,8 +36,9 @@ class ToolEnv(ToolLoop):
         max_output_chars: int = 4000,
         system_prompt: str | None = None,
         timeout_s: float = 180.0,
+        after_calls: AfterCalls = "cut",
     ) -> None:
-        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt)
+        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt, after_calls)
         super().__init__(rules, remote_url, timeout_s)
         self._functions = _functions(_listed(tools))
 

@@ -20,8 +20,8 @@ class ToolLoop(AsyncEnv, ABC):
     """Shows the task and its tools, answers calls with results, and scores the answer that makes none.
 
     What stands beside calls counts for nothing: it was written without having seen what came of them. On the last of
-    `max_turns` nothing is run any more, and what stands outside of calls is the answer. So nothing that a tool said is
-    ever scored.
+    `max_turns` nothing is run any more, and an answer with calls is scored as an empty one. So nothing is ever scored
+    that a tool said, or that the model made up in its place.
 
     Args:
         rules: How an episode goes; also an attribute.
@@ -94,7 +94,7 @@ class ToolLoop(AsyncEnv, ABC):
         self._toolbox = self.new_toolbox()
         await self._toolbox.open(task)
         self._turns_left, self._num_calls, self._num_errors = self.rules.max_turns, 0, 0
-        return self._first(task), {"tools": list(self._toolbox.schemas)}
+        return self._first(task), {"tools": list(self._toolbox.schemas), **self.rules.info}
 
     async def step(self, action: str) -> StepResult:
         """Run the answer's calls, or score it."""
@@ -119,7 +119,7 @@ class ToolLoop(AsyncEnv, ABC):
 
     async def _end(self, parsed: ParsedAnswer) -> StepResult:
         self._turns_left = 0
-        reward = await self.reward(parsed.content)
+        reward = await self.reward("" if parsed.calls else parsed.content)
         info: dict[str, Any] = {"extra_logs": {"tool_calls": self._num_calls, "tool_errors": self._num_errors}}
         if not isinstance(reward, Reward):
             return "", reward, not parsed.calls, bool(parsed.calls), info

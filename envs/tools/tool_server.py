@@ -15,7 +15,7 @@ from .http_calls import HttpAnswer, HttpRequest, ask
 from .http_client import ClientUse
 from .openapi import HttpTool, tools_of_functions, tools_of_openapi
 from .tool_loop import ToolLoop
-from .toolbox import Content, ToolRules, unknown_tool
+from .toolbox import AfterCalls, Content, ToolRules, unknown_tool
 
 SESSION_HEADER = "X-Session-Id"
 _OPEN_TIMEOUT_S = 30.0
@@ -42,6 +42,7 @@ class ToolServer(ToolLoop):
         max_output_chars: Shown of what one call gave.
         system_prompt: A system message before the task's prompt.
         timeout_s: Deadline of one call of the reward function.
+        after_calls: `keep` leaves what the model writes behind its last call in prompt and loss; by default it is cut.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class ToolServer(ToolLoop):
         max_output_chars: int = 4000,
         system_prompt: str | None = None,
         timeout_s: float = 180.0,
+        after_calls: AfterCalls = "cut",
     ) -> None:
-        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt)
+        rules = ToolRules(max_turns, max_calls, call_timeout_s, max_output_chars, system_prompt, after_calls)
         super().__init__(rules, remote_url, timeout_s)
         self._place = ServerPlace(url, schemas_path, call_path, tuple(sorted((headers or {}).items())))
 

@@ -171,6 +171,49 @@ async def test_what_a_tool_says_is_no_answer(tokenizer, pool, answers, rewards):
     assert said.count("<|start|>tool:\\boxed{5}<|end|>") == len(answers) - 1
 
 
+class Verified(ToolEnv):
+    """Pays for the label in a box, wherever it is shown one."""
+
+    def __init__(self, **rules) -> None:
+        super().__init__(tools=[verify], **rules)
+
+    async def reward(self, answer: str) -> float:
+        return float(self.task.label in answer)
+
+
+OBSERVED = "\nObservation: \\boxed{5}\n"
+
+
+@pytest.mark.parametrize("answers", [[call("verify") + OBSERVED, "So it is."], [2 * call("verify") + OBSERVED, "So."]])
+async def test_what_the_model_made_up_behind_its_call_is_in_no_prompt_loss_or_reward(tokenizer, pool, answers):
+    r"""R64: a turn goes on after its call with `Observation: \boxed{LABEL}`."""
+    trajectory = await play(tokenizer, pool, answers, EnvFactory("Verified", Verified))
+    assert trajectory.rewards_per_turn.tolist() == [0.0, 0.0]
+    (sequence,) = trajectory.sequences
+    sampled = [answers[0].removesuffix(OBSERVED), f"{answers[1]}<|end|>"]
+    assert tokenizer.decode(sequence.token_ids[sequence.is_action]) == "".join(sampled)
+    assert np.isfinite(sequence.logprobs[sequence.is_action]).all()
+    shown = "<|start|>tool:\\boxed{5}<|end|>" * answers[0].count("name")
+    assert f"{sampled[0]}<|end|>{shown}<|start|>assistant:So" in tokenizer.decode(sequence.token_ids)
+
+
+async def test_where_one_call_is_made_the_sampling_ends_behind_it(tokenizer, pool):
+    factory = EnvFactory("Verified", Verified, {"max_calls": 1})
+    trajectory = await play(tokenizer, pool, [call("verify"), "So."], factory)
+    (sequence,) = trajectory.sequences
+    assert [each.stop for each in sequence.samplings.values()] == [("</tool_call>",)] * 2
+
+
+@pytest.mark.parametrize(("max_turns", "num_turns"), [(1, 1), (16, 2)])
+async def test_what_is_kept_behind_a_call_is_no_answer(tokenizer, pool, max_turns, num_turns):
+    factory = EnvFactory("Verified", Verified, {"after_calls": "keep", "max_turns": max_turns, "max_calls": 1})
+    trajectory = await play(tokenizer, pool, [call("verify") + OBSERVED, "So."], factory)
+    assert trajectory.rewards_per_turn.tolist() == [0.0] * num_turns
+    (sequence,) = trajectory.sequences
+    assert OBSERVED in tokenizer.decode(sequence.token_ids[sequence.is_action])
+    assert sequence.samplings[0].stop == ()
+
+
 def log(day: int = 0, n: int = 0, text: str = "none", items: list[int] | None = None) -> str:
     return json.dumps([day, n, text, items])
 

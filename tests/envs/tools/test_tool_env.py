@@ -170,7 +170,7 @@ def test_tools_are_found_by_name(tmp_path):
         resolve("ToolEnv", {})
 
 
-@pytest.mark.parametrize("wrong", [{"max_turns": 0}, {"max_calls": 0}, {"call_timeout_s": 0.0}])
+@pytest.mark.parametrize("wrong", [{"max_turns": 0}, {"max_calls": 0}, {"call_timeout_s": 0.0}, {"after_calls": "no"}])
 def test_rules_are_checked(wrong):
     with pytest.raises(ConfigError):
         ToolRules(**wrong)
