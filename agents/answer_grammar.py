@@ -7,15 +7,15 @@ think, and from calling where it may.
 from collections.abc import Sequence
 from typing import Any
 
-from ..envs.tools.calls import ForcesCalls, Schema
+from ..envs.tools.calls import ForcesCalls, FramesText, Schema
 from .answer_reader import AnswerReader
 from .base import RequestRefusedError
-from .reasoning import PAIRS
+from .reasoning import PAIRS, FramesThoughts
 from .shape import Grammar, GrammarKind
 
 Form = dict[str, Any]  # one of xgrammar's formats; Any: it is JSON
 
-_CHANNELS = ("openai_gptoss", "muse_glimmer")  # parsers of formats whose answers stand in channels of special tokens
+_CHANNELS = ("muse_glimmer",)  # parsers of formats whose answers stand in channels that have no form here
 _GAP: Form = {"type": "regex", "pattern": "\\n{0,2}"}
 
 
@@ -46,7 +46,7 @@ def answer_grammar(
     thoughts, parser = reader.names
     if thoughts in _CHANNELS:
         raise RequestRefusedError(
-            f"answers that {thoughts!r} reads stand in channels of special tokens, which no grammar here can say; "
+            f"answers that {thoughts!r} reads stand in channels, of which no grammar is known here; "
             "leave the format out, and tool_choice at 'auto'"
         )
     if tools:
@@ -57,10 +57,12 @@ def answer_grammar(
                 f"no grammar is known of calls that {parser!r} reads: leave tool_choice at 'auto' or 'none', and leave "
                 "the format out where there are tools"
             )
-        body = form if must_call or said is None else {"type": "or", "elements": [form, _form(said)]}
+        body = form if must_call or said is None else {"type": "or", "elements": [form, _text_form(reader, said)]}
     else:
         assert said is not None  # calls need tools
-        body = _form(said)
+        body = _text_form(reader, said)
+    if isinstance(reader.thoughts, FramesThoughts):
+        return Grammar.tags(reader.thoughts.answer_form(body))
     thought = _thought(reader.opened, template)
     if thought is None:
         return said if not tools else Grammar.tags(body)
@@ -76,6 +78,15 @@ def _thought(opened: str, template: str) -> Form | None:
             begin = "" if is_begun else opening
             return {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": closing}
     return None
+
+
+def _text_form(reader: AnswerReader, said: Grammar) -> Form:
+    """Return the form of an answer that is no call, with the marks that the model's format has around it."""
+    form = _form(said)
+    for parser in (reader.thoughts, reader.calls):
+        if isinstance(parser, FramesText):
+            return parser.text_form(form)
+    return form
 
 
 def _form(grammar: Grammar) -> Form:

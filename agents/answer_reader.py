@@ -47,6 +47,7 @@ class AnswerReader:
         may_think: Whether thoughts may stand between marks of text in an answer.
 
     Attributes:
+        thoughts: As given.
         calls: As given.
         opened: As given.
         names: As given.
@@ -62,11 +63,11 @@ class AnswerReader:
         *,
         may_think: bool = False,
     ) -> None:
+        self.thoughts = thoughts
         self.calls = calls
         self.opened = opened
         self.names = names
         self.may_think = may_think
-        self._thoughts = thoughts
 
     @property
     def closing(self) -> str | None:
@@ -87,7 +88,7 @@ class AnswerReader:
 
     def split(self, text: str) -> Thought:
         """Take the thoughts alone out of an answer; see `read`."""
-        return self._thoughts.split(self.opened + text)
+        return self.thoughts.split(self.opened + text)
 
 
 class AnswerReaders:

@@ -2,9 +2,10 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from ..envs.tools.calls import ParsedAnswer, ToolCall
+from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, arguments_form, schema_name
 from ..envs.tools.json_calls import as_call, reason_of, unreadable
 from .reasoning import TagThoughts
 
@@ -27,6 +28,29 @@ class CohereCalls:
             calls += _calls(written)
             content.append(rest)
         return ParsedAnswer(_AROUND_TEXT.sub("", "".join(content)).strip(), tuple(calls))
+
+    def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any]:
+        """Return the form of an answer of calls alone; see `ForcesCalls`."""
+        several = {"type": "tags_with_separator", "tags": [_tag(tool) for tool in tools], "separator": ",\n    "}
+        calls = {**several, "at_least_one": True, "stop_after_first": not is_parallel}
+        return {"type": "tag", "begin": f"{_OPEN}[\n    ", "content": calls, "end": f"\n]{_CLOSE}"}
+
+    def text_form(self, form: dict[str, Any]) -> dict[str, Any]:
+        """Return the form of an answer of text alone; see `FramesText`."""
+        around = ("RESPONSE", "TEXT")
+        marked = [{"type": "tag", "begin": f"<|START_{n}|>", "content": form, "end": f"<|END_{n}|>"} for n in around]
+        return {"type": "or", "elements": [*marked, form]}
+
+
+def _tag(tool: Schema) -> dict[str, Any]:
+    name = json.dumps(schema_name(tool), ensure_ascii=False)
+    parts = [
+        {"type": "regex", "pattern": "[0-9]{1,3}"},
+        {"type": "const_string", "value": f'", "tool_name": {name}, "parameters": '},
+        arguments_form(tool),
+    ]
+    content = {"type": "sequence", "elements": parts}
+    return {"type": "tag", "begin": '{"tool_call_id": "', "content": content, "end": "}"}
 
 
 def _calls(written: str) -> list[ToolCall]:

@@ -4,16 +4,17 @@ An answer begins behind `<|start|>assistant`, so its first message has no such b
 """
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from ..envs.tools.calls import ParsedAnswer, ToolCall
+from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, arguments_form, schema_name
 from ..envs.tools.json_calls import as_call
 from .reasoning import Thought
 
 START, CHANNEL, BODY = "<|start|>", "<|channel|>", "<|message|>"
 _END = re.compile(r"<\|(?:end|call|return)\|>")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+_NAME = re.compile(r"[^\s<]+")
 _CALL_HEADER = re.compile(r"<\|channel\|>(commentary|analysis) to=([^\s<]+) ?(?:<\|constrain\|>)?(\w*)<\|message\|>")
 _MARK = re.compile(r"<\|(?:start|channel|message|constrain|end|call|return)\|>")
 _PEOPLE = ("assistant", "user", "system", "developer")  # who are no tools
@@ -49,6 +50,20 @@ class HarmonyThoughts:
         content = "".join(part.text for part in rest) if has_calls else _content(rest)
         return Thought("\n".join(thoughts) if thoughts else None, content)
 
+    def text_form(self, form: dict[str, Any]) -> dict[str, Any]:
+        """Return the form of an answer of text alone, in the channel `final`; see `FramesText`."""
+        begins = _one_of(f"{CHANNEL}final{BODY}", f"{CHANNEL}final <|constrain|>json{BODY}")
+        return {"type": "sequence", "elements": [begins, form]}
+
+    def answer_form(self, form: dict[str, Any]) -> dict[str, Any]:
+        """Return the form of an answer that may begin with thoughts; see `FramesThoughts`."""
+        said = {"type": "any_text", "excludes": [START, CHANNEL, BODY, "<|constrain|>", "<|call|>", "<|return|>"]}
+        thought = {"type": "tag", "begin": f"{CHANNEL}{_THOUGHTS}{BODY}", "content": said, "end": "<|end|>"}
+        again = f"{START}assistant"
+        thoughts = {"type": "tags_with_separator", "tags": [thought], "separator": again, "at_least_one": True}
+        behind = {"type": "sequence", "elements": [thoughts, {"type": "const_string", "value": again}, form]}
+        return {"type": "or", "elements": [behind, form]}
+
 
 class HarmonyCalls:
     """Calls are messages to `functions.NAME`, with JSON as their text.
@@ -63,6 +78,31 @@ class HarmonyCalls:
         parts = [part for part in _parts(text) if not part.is_thought]
         calls = tuple(_call(part) for part in parts if part.is_call)
         return ParsedAnswer(_content(part for part in parts if not part.is_call), calls)
+
+    def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any] | None:
+        """Return the form of an answer of one call, which ends the turn in this format; see `ForcesCalls`.
+
+        It ends before `<|call|>`, a stop token of the model's: an engine lets it come where the grammar is complete, and
+        nowhere else.
+        """
+        if not all(_NAME.fullmatch(schema_name(tool)) for tool in tools):
+            return None
+        return {"type": "or", "elements": [_call_message(tool) for tool in tools]}
+
+
+def _call_message(tool: Schema) -> dict[str, Any]:
+    to = f"to=functions.{schema_name(tool)}"
+    begins = _one_of(
+        f"{CHANNEL}commentary {to} <|constrain|>json{BODY}",
+        f"{CHANNEL}commentary {to}<|constrain|>json{BODY}",
+        f" {to}{CHANNEL}commentary <|constrain|>json{BODY}",
+        f" {to}{CHANNEL}commentary json{BODY}",
+    )
+    return {"type": "sequence", "elements": [begins, arguments_form(tool)]}
+
+
+def _one_of(*texts: str) -> dict[str, Any]:
+    return {"type": "or", "elements": [{"type": "const_string", "value": text} for text in texts]}
 
 
 def with_recipients_first(text: str) -> str:

@@ -2,13 +2,15 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from ..envs.tools.calls import ParsedAnswer, ToolCall
+from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, arguments_form, call_tags, schema_name
 from ..envs.tools.json_calls import as_call, reason_of, unreadable
 from .reasoning import TagThoughts
 
-_TAG = "[TOOL_CALLS]"
+_TAG, _ARGS = "[TOOL_CALLS]", "[ARGS]"
+_NAME = re.compile(r"[\w.:/-]+")
 _NAMED = re.compile(r"\s*(?P<name>[\w.:/-]+)\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?(?:\[ARGS\])?\s*(?=\{)")
 _LIST = re.compile(r"\s*(?=[\[{])")
 _WANTED = '[TOOL_CALLS]TOOL[ARGS]{...} or [TOOL_CALLS][{"name": "TOOL", "arguments": {...}}]'
@@ -29,6 +31,27 @@ class MistralCalls:
             calls += found
             content.append(rest)
         return ParsedAnswer("".join(content).strip(), tuple(calls))
+
+    def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any]:
+        """Return the form of an answer of calls alone, in any generation's way; see `ForcesCalls`."""
+        begin, end = '{"name": NAME, "arguments": ', "}"
+        objects = call_tags(tools, begin, end, separator=", ", is_parallel=is_parallel)
+        listed = {"type": "tag", "begin": f"{_TAG}[", "content": objects, "end": "]"}
+        named = [tag for tool in tools if _NAME.fullmatch(schema_name(tool)) for tag in _named_tags(tool)]
+        if not named:
+            return listed
+        several = {"type": "tags_with_separator", "tags": named, "separator": "", "at_least_one": True}
+        return {"type": "or", "elements": [{**several, "stop_after_first": not is_parallel}, listed]}
+
+
+def _named_tags(tool: Schema) -> list[dict[str, Any]]:
+    """Return the forms of a call by name, without an id and with one."""
+    begin, arguments = f"{_TAG}{schema_name(tool)}", arguments_form(tool)
+    with_id = [{"type": "regex", "pattern": "[a-zA-Z0-9]{9}"}, {"type": "const_string", "value": _ARGS}, arguments]
+    return [
+        {"type": "tag", "begin": f"{begin}{_ARGS}", "content": arguments, "end": ""},
+        {"type": "tag", "begin": f"{begin}[CALL_ID]", "content": {"type": "sequence", "elements": with_id}, "end": ""},
+    ]
 
 
 def _block(text: str) -> tuple[list[ToolCall], str]:

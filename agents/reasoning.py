@@ -1,7 +1,7 @@
 """Reasoning parsers by name: what a model thought, apart from what it answered."""
 
 import re
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from ..errors import ConfigError
 from ..registry import Registry
@@ -40,6 +40,18 @@ class ReasoningParser(Protocol):
         Args:
             text: What the generation prompt opened on the model's behalf (such as `<think>`), and the answer with its
                 special tokens, the end of the turn left out.
+        """
+        ...
+
+
+@runtime_checkable
+class FramesThoughts(Protocol):
+    """A parser of thoughts that knows how they are marked, where that is otherwise than by `PAIRS`."""
+
+    def answer_form(self, form: dict[str, Any]) -> dict[str, Any]:
+        """Return the form of an answer that may begin with thoughts, where `form` is that of the rest.
+
+        Both are xgrammar's formats.
         """
         ...
 

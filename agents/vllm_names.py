@@ -90,7 +90,7 @@ CLOSINGS: dict[str, str] = {
     "seed_oss": "</seed:tool_call>",
     "step3p5": "</tool_call>",
 }
-# Of those in CALL_ENDS, the ones that write numbers and texts differently; in all others nothing but the schema tells them apart.
+# Of those in CALL_ENDS, the ones that write numbers and texts differently; in others only the schema tells them apart.
 TYPED_ARGUMENTS = frozenset({"deepseek_v32", "deepseek_v4", "deepseek_v41", "gemma4", "kimi_k2"})
 
 VLLM_REASONING_PARSERS: tuple[str, ...] = (

@@ -65,20 +65,33 @@ class ForcesCalls(Protocol):
         ...
 
 
+@runtime_checkable
+class FramesText(Protocol):
+    """A parser, of calls or of thoughts, whose format has marks around text too."""
+
+    def text_form(self, form: dict[str, Any]) -> dict[str, Any]:
+        """Return the form of an answer of text alone, where `form` is the text's."""
+        ...
+
+
 def call_tags(tools: Sequence[Schema], begin: str, end: str, *, separator: str, is_parallel: bool) -> dict[str, Any]:
     """Return the form of calls whose arguments stand as JSON between two texts; NAME in the first is the tool's."""
-    functions = [tool["function"] for tool in tools]
     tags = [
         {
             "type": "tag",
-            "begin": begin.replace("NAME", json.dumps(function["name"], ensure_ascii=False)),
-            "content": {"type": "json_schema", "json_schema": function.get("parameters") or {"type": "object"}},
+            "begin": begin.replace("NAME", json.dumps(schema_name(tool), ensure_ascii=False)),
+            "content": arguments_form(tool),
             "end": end,
         }
-        for function in functions
+        for tool in tools
     ]
     form = {"type": "tags_with_separator", "tags": tags, "separator": separator, "at_least_one": True}
     return {**form, "stop_after_first": not is_parallel}
+
+
+def arguments_form(tool: Schema) -> dict[str, Any]:
+    """Return the form of a tool's arguments; each is a schema of its own, whose references begin at its own root."""
+    return {"type": "json_schema", "json_schema": tool["function"].get("parameters") or {"type": "object"}}
 
 
 def schema_name(schema: Schema) -> str:

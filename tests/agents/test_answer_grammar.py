@@ -24,6 +24,12 @@ TOOLS = [
     }
     for name in ("weather", "time")
 ]
+
+
+def tool_named(name):
+    return {"type": "function", "function": {"name": name, "description": "Any.", "parameters": {"type": "object"}}}
+
+
 CALL = '<tool_call>\n{"name": "time", "arguments": {"place": "Oslo"}}\n</tool_call>'
 LLAMA = '{"name": "time", "parameters": {"place": "Oslo"}}'
 NUMBER = Grammar.json_schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
@@ -107,14 +113,151 @@ def test_a_thought_that_the_prompt_has_begun_is_ended_first(grammar_of):
 @pytest.mark.parametrize(
     ("name", "said", "tools", "words"),
     [
-        ("gptoss", NUMBER, (), "channels of special tokens"),
-        ("gptoss", None, TOOLS, "channels of special tokens"),
-        ("qwen2_5", None, TOOLS, "no grammar is known of calls that 'mistral' reads"),
+        pytest.param(
+            *("muse_glimmer", NUMBER, (), "stand in channels, of which no grammar is known"),
+            marks=pytest.mark.slow,  # vLLM's parser
+        ),
+        ("gptoss", None, [tool_named("a b")], "no grammar is known of calls that 'openai' reads"),
     ],
 )
 def test_what_cannot_be_written_as_a_grammar_is_refused(grammar_of, name, said, tools, words):
     with pytest.raises(RequestRefusedError, match=words):
-        grammar_of(name, said, tools, "mistral" if name == "qwen2_5" else None, must_call=bool(tools))
+        grammar_of(name, said, tools, must_call=bool(tools))
+
+
+MISTRAL = "{% for m in messages %}[INST]{{ m.content }}{% endfor %}{{ tools }}{# [TOOL_CALLS] #}"
+COHERE = "{% for m in messages %}<|START_OF_TURN_TOKEN|>{{ m.content }}{% endfor %}{{ tools }}{# <|START_ACTION|> #}"
+PLACE = '{"place": "Oslo"}'
+
+
+def cohere(*calls):
+    items = [
+        f'{{"tool_call_id": "{place}", "tool_name": "{name}", "parameters": {arguments}}}'
+        for place, (name, arguments) in enumerate(calls)
+    ]
+    return "<|START_ACTION|>[\n    " + ",\n    ".join(items) + "\n]<|END_ACTION|>"
+
+
+CASES = {
+    "mistral": (
+        MISTRAL,
+        ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+        [
+            f"[TOOL_CALLS]time[ARGS]{PLACE}",
+            f"[TOOL_CALLS]time[CALL_ID]a1B2c3D4e[ARGS]{PLACE}",
+            f'[TOOL_CALLS][{{"name": "time", "arguments": {PLACE}}}]',
+        ],
+        [
+            f"[TOOL_CALLS]weather[ARGS]{PLACE}[TOOL_CALLS]time[ARGS]{PLACE}",
+            f'[TOOL_CALLS][{{"name": "weather", "arguments": {PLACE}}}, {{"name": "time", "arguments": {PLACE}}}]',
+        ],
+        ['{"n": 3}'],
+    ),
+    "cohere_command3": (
+        COHERE,
+        ("<|START_ACTION|>", "<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        [cohere(("time", PLACE))],
+        [cohere(("weather", '{"place": "Rome"}'), ("time", PLACE))],
+        ['<|START_RESPONSE|>{"n": 3}<|END_RESPONSE|>', '{"n": 3}'],
+    ),
+    "openai": (
+        "gptoss",
+        (),
+        [
+            f"<|channel|>commentary to=functions.time <|constrain|>json<|message|>{PLACE}",
+            f" to=functions.time<|channel|>commentary json<|message|>{PLACE}",
+            "<|channel|>analysis<|message|>Which? {<|end|><|start|>assistant"
+            f"<|channel|>commentary to=functions.time <|constrain|>json<|message|>{PLACE}",
+        ],
+        [],
+        [
+            '<|channel|>final<|message|>{"n": 3}',
+            '<|channel|>final <|constrain|>json<|message|>{"n": 3}',
+            '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{"n": 3}',
+        ],
+    ),
+}
+
+
+@pytest.fixture
+def engine_of(tokenizer_of, template_text):
+    """Return an agent, and what says whether an engine held to a grammar could sample a text and then end its turn."""
+    xgrammar = pytest.importorskip("xgrammar", reason="the library that vLLM reads grammars with")
+
+    def made(name):
+        template, marks, *_ = CASES[name]
+        tokenizer = tokenizer_of(template if "{" in template else template_text(template))
+        tokenizer.add_special_tokens({"additional_special_tokens": list(marks)})
+        stops = [tokenizer.eos_token_id, *map(tokenizer.convert_tokens_to_ids, ["<|call|>", "<|return|>"])]
+        stops = [stop for stop in stops if stop is not None]
+        info = xgrammar.TokenizerInfo.from_huggingface(tokenizer)
+        compiler = xgrammar.GrammarCompiler(info)
+
+        def samples(grammar, text) -> bool:
+            xgrammar.Grammar.from_structural_tag(grammar.text)  # as vLLM checks it, without a tokenizer
+            compiled = compiler.compile_structural_tag(grammar.text)
+            matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=stops)
+            for token in [*tokenizer.encode(text, add_special_tokens=False), stops[-1]]:
+                mask = xgrammar.allocate_token_bitmask(1, info.vocab_size)
+                matcher.fill_next_token_bitmask(mask)
+                if not (int(mask[0][token // 32]) >> (token % 32)) & 1:
+                    return False
+                assert matcher.accept_token(token)
+            return matcher.is_terminated()
+
+        return ChatAgent(tokenizer), samples
+
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_marks_that_are_special_tokens_are_sampled_under_a_grammar(engine_of, name):
+    agent, samples = engine_of(name)
+    reader = agent.reader(TOOLS)
+    assert reader.names[1] == name
+    _, _, single, several, said = CASES[name]
+
+    def grammar(form=None, tools=TOOLS, **options):
+        return answer_grammar(reader if tools else agent.reader(), agent.readers.template, form, tools, **options)
+
+    forced, alone, beside = grammar(must_call=True), grammar(must_call=True, is_parallel=False), grammar(NUMBER)
+    for text in single:
+        assert samples(forced, text), text
+        assert samples(alone, text), text
+        assert samples(beside, text), text
+        assert not samples(forced, text.replace("time", "news")), text
+        assert not samples(forced, text.replace('"Oslo"', "7")), text
+        assert not samples(forced, text.replace("}", "}!", 1)) or "analysis" in text, text
+        read = reader.read(text)
+        assert [(call.name, call.arguments, call.problem) for call in read.calls] == [("time", {"place": "Oslo"}, None)]
+        assert read.content == ""
+    for text in several:
+        assert samples(forced, text), text
+        assert samples(beside, text), text
+        assert not samples(alone, text), text
+        assert [(call.name, call.problem) for call in reader.read(text).calls] == [("weather", None), ("time", None)]
+    for text in said:
+        assert samples(beside, text), text
+        assert not samples(forced, text), text
+        assert not samples(beside, text.replace("3", '"three"')), text
+        assert reader.read(text).content == '{"n": 3}'
+    assert not samples(forced, "It is noon.")
+    assert not samples(beside, "It is noon.")
+
+
+@pytest.mark.slow
+def test_a_channel_says_one_thing(engine_of):
+    agent, samples = engine_of("openai")
+    grammar = answer_grammar(agent.reader(), agent.readers.template, NUMBER)
+    first, *others = CASES["openai"][4]
+    assert samples(grammar, first)
+    assert all(samples(grammar, text) for text in others)
+    assert not samples(grammar, f"{first}<|end|><|start|>assistant{first}")
+    thought = "<|channel|>analysis<|message|>Hm.<|start|>assistant<|channel|>final<|message|>Three.<|end|>"
+    assert not samples(grammar, f"{thought}<|start|>assistant{first}")
+    assert not samples(grammar, CASES["openai"][2][0])
+    assert agent.reader().read(others[-1]) == ("Hm.", '{"n": 3}', ())
 
 
 @pytest.mark.slow
