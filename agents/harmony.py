@@ -82,8 +82,8 @@ class HarmonyCalls:
     def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any] | None:
         """Return the form of an answer of one call, which ends the turn in this format; see `ForcesCalls`.
 
-        It ends before `<|call|>`, a stop token of the model's: an engine lets it come where the grammar is complete, and
-        nowhere else.
+        It ends before `<|call|>`, a stop token of the model's: an engine lets it come where the grammar is complete,
+        and nowhere else.
         """
         if not all(_NAME.fullmatch(schema_name(tool)) for tool in tools):
             return None
