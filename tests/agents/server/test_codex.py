@@ -1,9 +1,12 @@
 """What the Codex CLI sends to `/v1/responses`, field for field as its public source builds it, and what it reads.
 
-The program itself is not run: these are its requests, its histories and its reader of events.
+These are its requests, its histories and its reader of events; where the program is installed, it is run itself.
 """
 
+import asyncio
 import json
+import os
+import shutil
 
 import httpx
 import numpy as np
@@ -73,8 +76,10 @@ def request(items, **fields):
     }
 
 
-def kept(item):
-    """An item as Codex writes it into its history: the fields that its types have, ids left out."""
+def kept(item, *, is_whole):
+    """An item as Codex writes it into its history: the fields that its types have, older versions without ids."""
+    if is_whole:
+        return {**item, "encrypted_content": None} if item["type"] == "reasoning" else item
     if item["type"] == "message":
         parts = [{"type": part["type"], "text": part["text"]} for part in item["content"]]
         return {"type": "message", "role": item["role"], "content": parts}
@@ -86,7 +91,7 @@ def kept(item):
     return {name: item[name] for name in names if name in item}
 
 
-async def turn(http, body):
+async def turn(http, body, *, is_whole):
     """Send a request as Codex does, read the stream as it does, and return what it keeps of the answer."""
     headers = {"accept": "text/event-stream", "originator": "codex_cli_rs", "session_id": body["prompt_cache_key"]}
     async with http.stream("POST", "/responses", json=body, headers=headers) as answer:
@@ -109,7 +114,7 @@ async def turn(http, body):
     assert usage["input_tokens_details"]["cached_tokens"] >= 0
     assert usage["output_tokens_details"]["reasoning_tokens"] >= 0
     assert last["response"]["id"]
-    return [kept(item) for item in done]
+    return [kept(item, is_whole=is_whole) for item in done]
 
 
 def hermes(name, arguments):
@@ -125,10 +130,12 @@ def harmony(name, arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("template", "written", "final"),
-    [("qwen2_5", hermes, "{}"), ("gptoss", harmony, "<|channel|>final<|message|>{}<|return|>")],
+    ("template", "written", "final", "is_whole"),
+    [("qwen2_5", hermes, "{}", True), ("gptoss", harmony, "<|channel|>final<|message|>{}<|return|>", False)],
 )
-async def test_codex_works_over_several_turns_and_a_compaction(served, check_record, template, written, final):
+async def test_codex_works_over_several_turns_and_a_compaction(
+    served, check_record, template, written, final, is_whole
+):
     """R22."""
     talk, server = await served(template)
     texts = [*(written(*call) for call in CALLS), final.format("Done."), final.format("Files: a."), final.format("On.")]
@@ -142,7 +149,7 @@ async def test_codex_works_over_several_turns_and_a_compaction(served, check_rec
     async with httpx.AsyncClient(base_url=server.session_url("s"), headers=headers, timeout=60) as http:
         said = []
         for name, arguments in CALLS:
-            items = await turn(http, request(history))
+            items = await turn(http, request(history), is_whole=is_whole)
             *thoughts, call = items
             said.append(call)
             assert thoughts[0]["content"] == [{"type": "reasoning_text", "text": "I see."}]
@@ -151,7 +158,7 @@ async def test_codex_works_over_several_turns_and_a_compaction(served, check_rec
                 "call_id": call["call_id"],
                 "output": "Exit code: 0\nOutput:\nok",
             }
-            history += [*items, output]
+            history += [*items, {**output, "id": f"fco_{name}"} if is_whole else output]
             if name == "shell":
                 assert json.loads(call["arguments"]) == arguments
                 history.append(user("<permissions instructions>Go on.</permissions instructions>", "developer"))
@@ -161,10 +168,11 @@ async def test_codex_works_over_several_turns_and_a_compaction(served, check_rec
             ("function_call", "find"),
         ]
         assert (said[1]["input"], said[2]["namespace"]) == (BEGIN, "mcp__docs__")
-        history += await turn(http, request(history))
-        assert history[-1]["content"] == [{"type": "output_text", "text": "Done."}]
+        history += await turn(http, request(history), is_whole=is_whole)
+        assert [part["text"] for part in history[-1]["content"]] == ["Done."]
         # A compaction: it asks for a summary without any tools, and goes on from that alone.
-        (summary,) = await turn(http, request([*history, user(SUMMARY)], tools=[], reasoning=None, include=[]))
+        asked = request([*history, user(SUMMARY)], tools=[], reasoning=None, include=[])
+        (summary,) = await turn(http, asked, is_whole=is_whole)
         schema = {
             "type": "object",
             "properties": {"a": {"type": "string"}},
@@ -173,7 +181,7 @@ async def test_codex_works_over_several_turns_and_a_compaction(served, check_rec
         }
         form = {"type": "json_schema", "strict": True, "schema": schema, "name": "codex_output_schema"}
         compacted = [context, user("Add a."), user(f"Summary: {summary['content'][0]['text']}"), user("And b?")]
-        await turn(http, request(compacted, text={"verbosity": "low", "format": form}))
+        await turn(http, request(compacted, text={"verbosity": "low", "format": form}), is_whole=is_whole)
     requests = talk.engine.requests
     assert len(requests) == 6
     assert requests[-1].sampling.shape.grammar is not None
@@ -181,3 +189,49 @@ async def test_codex_works_over_several_turns_and_a_compaction(served, check_rec
         whole = [*requests[before].prompt_ids.tolist(), *talk.replies[before]]
         assert requests[after].prompt_ids.tolist()[: len(whole)] == whole
     check_record(talk.session.record(), requests, talk.replies)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("codex") is None, reason="the Codex CLI is not installed (npm: @openai/codex)")
+async def test_the_codex_cli_itself_plays_one_conversation(served, check_record, tmp_path):
+    """R22: seen with 0.171.0, which offers functions, a namespace and a search of the server's own."""
+    texts = [
+        hermes("exec_command", {"cmd": "echo h$((1 + 1))i"}),
+        hermes("multi_agent_v1__close_agent", {"target": "x"}),
+        hermes("nothing", {}),
+        "Done.",
+    ]
+    talk, server = await served("qwen2_5", texts, max_context=1_000_000)
+    provider = f'{{name="turngym",base_url="{server.session_url("s")}",env_key="TURNGYM_KEY",wire_api="responses"'
+    options = [
+        *("-c", 'model="m"', "-c", 'model_provider="turngym"', "-s", "danger-full-access", "--skip-git-repo-check"),
+        *("-c", f"model_providers.turngym={provider},request_max_retries=0,stream_max_retries=0}}"),
+    ]
+    (tmp_path / "home").mkdir()
+    program = await asyncio.create_subprocess_exec(
+        *("codex", "exec", "--json", *options, "Say hi."),
+        cwd=tmp_path,
+        env={**os.environ, "CODEX_HOME": str(tmp_path / "home"), "TURNGYM_KEY": server.key},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(120):
+            told, _ = await program.communicate()
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+    events = [json.loads(line) for line in told.decode().splitlines() if line.startswith("{")]
+    usage = next(event["usage"] for event in events if event["type"] == "turn.completed")
+    assert usage["output_tokens"] == sum(map(len, talk.replies))
+    assert any(event.get("item", {}).get("text") == "Done." for event in events)
+    prompts = talk.prompts()
+    assert len(prompts) == 4
+    assert "h2i" in prompts[1]  # the command was run
+    assert "invalid agent id x" in prompts[2]  # so was the tool of the namespace
+    assert "unsupported call: nothing" in prompts[3]
+    (sequence,) = talk.session.record().sequences
+    assert sequence.num_actions == sum(map(len, talk.replies))
+    check_record(talk.session.record(), talk.engine.requests, talk.replies)
