@@ -9,8 +9,9 @@ from ..agents.chat import agent_for
 from ..agents.frameworks.factory import AgentFactory
 from ..agents.tokenizer import load_tokenizer
 from ..envs.factory import EnvFactory
-from ..envs.openrlhf.env import is_multi_turn, shared_executor
+from ..envs.openrlhf.env import is_multi_turn, shared_executor, takes_images
 from ..errors import ConfigError
+from ..executors.run_agent import asks_server
 from ..executors.schedule import RolloutSchedule
 from .advantages import NEEDS_TEACHER, NEEDS_VALUES
 from .attention import check_context, check_packable
@@ -139,15 +140,21 @@ def _check_images(
             raise ConfigError(
                 f"{option} {model} would read prompts of --data.image_key without their images; leave it out"
             )
-    if (
-        has_agent_file(settings)
-        and isinstance(env, EnvFactory)
-        and not is_multi_turn(shared_executor(env.kwargs["path"]))
-    ):
+    if has_agent_file(settings) and isinstance(env, EnvFactory):
+        _check_images_of_file(str(env.kwargs["path"]))
+
+
+def _check_images_of_file(path: str) -> None:
+    executor = shared_executor(path)
+    if is_multi_turn(executor):
+        return
+    if asks_server(path):
         raise ConfigError(
-            f"--data.image_key: the executor of {env.kwargs['path']!r} plays its episodes by itself and is shown text "
-            "alone; an AgentInstanceBase may have images"
+            f"--data.image_key: run_agent of {path!r} takes no images; leave it out, and its execute runs, which "
+            "may take images"
         )
+    if not takes_images(executor):
+        raise ConfigError(f"--data.image_key: execute of {path!r} takes no images; give it the parameter 'images'")
 
 
 def _check_teacher(settings: TrainSettings, model: str) -> None:
