@@ -116,7 +116,9 @@ class AgentExecutor(AgentExecutorBase):
 
 @pytest.mark.slow
 async def test_three_ways_to_write_an_agent_give_the_same_tokens_and_images(run):
-    kinds, trajectories, engines = zip(*[await run(text, "x", "yz", "w<|im_end|>") for text in (MULTI_TURN, ITSELF, OWN)])
+    kinds, trajectories, engines = zip(
+        *[await run(text, "x", "yz", "w<|im_end|>") for text in (MULTI_TURN, ITSELF, OWN)]
+    )
     assert kinds == (MultiTurn, AgentFileExecutor, AgentFileExecutor)
     assert [trajectory.failure for trajectory in trajectories] == [None] * 3
     first = trajectories[0].sequences[0]
@@ -130,7 +132,9 @@ async def test_three_ways_to_write_an_agent_give_the_same_tokens_and_images(run)
         (sequence,) = trajectory.sequences
         for array in ("token_ids", "is_action", "logprobs", "versions", "turn"):
             np.testing.assert_array_equal(getattr(sequence, array), getattr(first, array), array)
-        assert [(placed.start, placed.stop) for placed in sequence.images] == [(at, at + n) for at, n in zip(starts, (2, 3))]
+        assert [(placed.start, placed.stop) for placed in sequence.images] == [
+            (at, at + n) for at, n in zip(starts, (2, 3))
+        ]
         assert [placed.image for placed in sequence.images] == [as_image(SHOWN), as_image(screenshot)]
         assert [placed.marker for placed in sequence.images] == [tuple(ids(PAD))] * 2
         assert [tuple(request.images) for request in engine.requests] == [sequence.images[:1]] * 2 + [sequence.images]
@@ -187,9 +191,11 @@ async def test_files_and_models_that_take_no_images(run):
     blind = EXECUTOR.format("", "").replace(", images=None", "").replace("(hf_tokenizer, prompt, images)", "(1, 2, 3)")
     _, trajectory, _ = await run(blind, "x")
     assert "takes no images, and its prompt has some" in trajectory.failure.message
-    text = EXECUTOR.format("tokens, data = hf_tokenizer.encode('a'), {}", "").replace(
-        "process_prompt_with_images(hf_tokenizer, prompt, images)", "(None, None, None)"
-    ).replace("PAD = ", "# ")
+    text = (
+        EXECUTOR.format("tokens, data = hf_tokenizer.encode('a'), {}", "")
+        .replace("process_prompt_with_images(hf_tokenizer, prompt, images)", "(None, None, None)")
+        .replace("PAD = ", "# ")
+    )
     plain = Task(id="t", prompt="a", label="")
     _, trajectory, _ = await run(text, "x", task=plain, sees=False)
     assert trajectory.failure is None
