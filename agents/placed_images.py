@@ -52,14 +52,14 @@ class ImagePlaces:
             start = int(left[0]) - len(self.before_any(expanded))
             if start < stop or not np.array_equal(token_ids[start : start + len(expanded)], expanded):
                 raise ImageError(
-                    f"the tokens at {int(left[0])} are not among the {len(expanded)} that the model's processor expands "
-                    f"{image!r} to; tokenise texts together with their images, by the processor"
+                    f"the tokens at {int(left[0])} are not among the {len(expanded)} that the model's processor writes for "
+                    f"{image!r}; tokenise texts together with their images, by the processor"
                 )
             stop = start + len(expanded)
             placed.append(PlacedImage(image, start, stop, self._marker))
         if (places >= stop).any():
             raise ImageError(
-                f"the tokens hold more places than their {len(images)} images have; give all images so far, none twice, "
+                f"the tokens hold more places than their {len(images)} images; give all images so far, none twice, "
                 f"and let no text hold {self._reader.token!r}"
             )
         return tuple(placed)

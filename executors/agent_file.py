@@ -1,7 +1,6 @@
 """Runs episodes of OpenRLHF executors that play them by themselves; only what the engine sampled is trained on."""
 
 import functools
-import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -36,14 +36,14 @@ class AgentExecutorBase(ABC):
             sampling_params: How to sample; an object of this episode's own.
             max_length: Most tokens of the episode.
             hf_tokenizer: The model's; of one that reads images, its processor as well.
-            llm_engine: `await llm_engine.generate(prompt_token_ids, sampling_params, multi_modal_data=None)` samples one
+            llm_engine: `await llm_engine.generate(prompt_token_ids, sampling_params, multi_modal_data=None)` samples a
                 completion; the last is `{"image": [...]}` with all images that the ids have places for.
             images: The prompt's, as a list of Pillow's; None for none.
 
         Returns:
             `observation_tokens`, `action_ranges` (pairs of start and end of what was sampled), `reward`, and optionally
-            `scores`, `extra_logs`, `truncated`. Logprobs and images are those of the engine, whatever `rollout_log_probs`
-            and `mm_train_inputs` say.
+            `scores`, `extra_logs`, `truncated`. Logprobs and images are the engine's, whatever `rollout_log_probs` and
+            `mm_train_inputs` say.
         """
         raise NotImplementedError
 

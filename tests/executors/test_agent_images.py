@@ -116,24 +116,21 @@ class AgentExecutor(AgentExecutorBase):
 
 @pytest.mark.slow
 async def test_three_ways_to_write_an_agent_give_the_same_tokens_and_images(run):
-    kinds, trajectories, engines = zip(
-        *[await run(text, "x", "yz", "w<|im_end|>") for text in (MULTI_TURN, ITSELF, OWN)]
-    )
-    assert kinds == (MultiTurn, AgentFileExecutor, AgentFileExecutor)
-    assert [trajectory.failure for trajectory in trajectories] == [None] * 3
-    first = trajectories[0].sequences[0]
+    ran = [await run(text, "x", "yz", "w<|im_end|>") for text in (MULTI_TURN, ITSELF, OWN)]
+    assert [kind for kind, *_ in ran] == [MultiTurn, AgentFileExecutor, AgentFileExecutor]
+    assert [trajectory.failure for _, trajectory, _ in ran] == [None] * 3
+    first = ran[0][1].sequences[0]
     ids = vision_tokenizer().encode
-    places = [ids("a<|vision_start|>"), ids(PAD * 2), ids("<|vision_end|>bx.yzsee <|vision_start|>"), ids(PAD * 3)]
-    end = ids("<|vision_end|>.w<|im_end|>.")
-    assert first.token_ids.tolist() == sum(places, []) + end
+    before, between = "a<|vision_start|>", "<|vision_end|>bx.yzsee <|vision_start|>"
+    assert first.token_ids.tolist() == ids(f"{before}{PAD * 2}{between}{PAD * 3}<|vision_end|>.w<|im_end|>.")
     screenshot = Pictures.new("RGB", (PIXELS, 3 * PIXELS), (2, 0, 0))
-    starts = [len(places[0]), len(sum(places[:3], []))]
-    for trajectory, engine in zip(trajectories, engines):
+    starts = [len(ids(before)), len(ids(f"{before}{PAD * 2}{between}"))]
+    for _, trajectory, engine in ran:
         (sequence,) = trajectory.sequences
         for array in ("token_ids", "is_action", "logprobs", "versions", "turn"):
             np.testing.assert_array_equal(getattr(sequence, array), getattr(first, array), array)
         assert [(placed.start, placed.stop) for placed in sequence.images] == [
-            (at, at + n) for at, n in zip(starts, (2, 3))
+            (at, at + n) for at, n in zip(starts, (2, 3), strict=True)
         ]
         assert [placed.image for placed in sequence.images] == [as_image(SHOWN), as_image(screenshot)]
         assert [placed.marker for placed in sequence.images] == [tuple(ids(PAD))] * 2
@@ -153,7 +150,8 @@ class AgentExecutor(AgentExecutorBase):
         output = (await llm_engine.generate(tokens, sampling_params, multi_modal_data=data)).outputs[0]
         ids, more = output.token_ids, []
         {}
-        return {{"observation_tokens": tokens + ids + more, "action_ranges": [(len(tokens), len(tokens + ids))], "reward": 1}}
+        ranges = [(len(tokens), len(tokens + ids))]
+        return {{"observation_tokens": tokens + ids + more, "action_ranges": ranges, "reward": 1}}
 """
 
 

@@ -46,7 +46,7 @@ def python(tmp_path: Path) -> Path:
 @pytest.mark.soak
 @pytest.mark.timeout(INSTALL_S + RUN_S + 60)
 def test_their_environments_are_stepped(python: Path, tmp_path: Path) -> None:
-    """Games of gem's, one turn, several and tools of verifiers', sessions of a server of OpenEnv's; none is left out."""
+    """Games of gem's, one turn, several and tools of verifiers', sessions of an OpenEnv server; none is left out."""
     report = tmp_path / "report.xml"
     left = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = left | {"PYTHONPATH": str(Path(turngym.__file__).parents[1]), "HF_HUB_OFFLINE": "1"}
