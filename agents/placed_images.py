@@ -52,7 +52,7 @@ class ImagePlaces:
             start = int(left[0]) - len(self.before_any(expanded))
             if start < stop or not np.array_equal(token_ids[start : start + len(expanded)], expanded):
                 raise ImageError(
-                    f"the tokens at {int(left[0])} are not among the {len(expanded)} that the model's processor writes for "
+                    f"the tokens at {int(left[0])} are not those {len(expanded)} that the model's processor writes for "
                     f"{image!r}; tokenise texts together with their images, by the processor"
                 )
             stop = start + len(expanded)

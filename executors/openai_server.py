@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from ..agents.base import Generator, Sampling, StopReason
 from ..agents.chat import ChatAgent
 from ..agents.frameworks.base import AgentReward, Endpoint, UserAgent, on_last_turn, parse_return
+from ..agents.sequence import Sequence as Tokens
 from ..agents.server.branches import SessionRecord
 from ..agents.server.server import Server
 from ..agents.server.session import Session
@@ -214,7 +216,7 @@ class _Episode:
             raise EpisodeError(failure_of(error, Stage.ENV, num_turns - 1)) from error
 
     async def _scored(self, function: AnyReward, num_turns: int) -> AgentReward:
-        prompt, query = texts(self._record, self._owner.agent.codec)
+        prompt, query = texts(self._record.sequences, self._owner.agent.codec)
         reward = await reward_of(function, self._task, last_answer(self._record), prompt, query)
         return AgentReward(on_last_turn(reward.reward, num_turns), reward.score, reward.extra_logs)
 
@@ -254,17 +256,17 @@ def last_conversation(record: SessionRecord) -> tuple[Message, ...]:
     return record.conversations[place]
 
 
-def texts(record: SessionRecord, codec: Codec) -> tuple[str, str]:
+def texts(sequences: Sequence[Tokens], codec: Codec) -> tuple[str, str]:
     """Return the first prompt of the branch that holds the last answer, and it with that answer behind it.
 
     What tools said in between is left out, for nobody to take it for the model's; special tokens are kept.
     """
-    number = max(turn for sequence in record.sequences for turn in sequence.samplings)
-    last = root = next(sequence for sequence in record.sequences if number in sequence.samplings)
+    number = max(turn for sequence in sequences for turn in sequence.samplings)
+    last = root = next(sequence for sequence in sequences if number in sequence.samplings)
     length = len(last)
     while root.parent is not None:  # where a template rewrote the beginning, the prompt is what it kept of it
         length = min(length, root.parent[1])
-        root = record.sequences[root.parent[0]]
+        root = sequences[root.parent[0]]
     answered = np.flatnonzero(root.turn >= 0)
     length = min(length, int(answered[0])) if len(answered) else length
     prompt = codec.decode(last.token_ids[:length])
