@@ -27,7 +27,7 @@ def _train(arguments: list[str]) -> int:
     from .config import parse_train, to_yaml
 
     config = parse_train(arguments)
-    from .learner.run import train
+    from .learner.run.train import train
 
     code = train(config, to_yaml(config))
     if code == INTERRUPTED:
@@ -54,13 +54,13 @@ def _serve_rm(arguments: list[str]) -> int:
     from .config import parse_serve_rm
 
     options = parse_serve_rm(arguments)
-    from .learner.reward_server import serve
+    from .learner.rewards.server import serve
 
     return serve(options)
 
 
 def _merge_lora(arguments: list[str]) -> int:
-    from .learner.merge_lora import main
+    from .learner.models.merge_lora import main
 
     return main(arguments)
 

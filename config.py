@@ -22,8 +22,8 @@ from .learner.options import (
     TeacherOptions,
     TrainOptions,
 )
-from .learner.run_options import CkptOptions, LoggerOptions
-from .learner.serve_options import ServeRmOptions
+from .learner.rewards.serve_options import ServeRmOptions
+from .learner.run.options import CkptOptions, LoggerOptions
 from .registry import nearest
 
 T = TypeVar("T")

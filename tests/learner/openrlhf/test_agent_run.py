@@ -17,10 +17,10 @@ from turngym.executors.rollout_actor import RolloutActor
 from turngym.executors.traces.options import ReplayOptions
 from turngym.executors.traces.run_settings import environment
 from turngym.learner.batch import assemble
-from turngym.learner.engine_settings import rollout_config
-from turngym.learner.from_settings import loop_settings
-from turngym.learner.inputs import check_inputs
-from turngym.learner.placement import Layout
+from turngym.learner.run.engine_settings import rollout_config
+from turngym.learner.run.from_settings import loop_settings
+from turngym.learner.run.inputs import check_inputs
+from turngym.learner.run.placement import Layout
 
 FILES = Path(__file__).parent.parent.parent / "envs" / "openrlhf" / "files"
 LAYOUT = Layout(num_ranks=1, num_engines=1, gpus_per_rank=0, gpus_per_engine=0, threads=1, engine_threads=1)
