@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from turngym.agents.base import Sampling, StopReason
 from turngym.agents.chat import agent_for
 from turngym.agents.shape import Shape
-from turngym.agents.tokenizer import load_tokenizer
 from turngym.envs.openrlhf.env import agent_file
 from turngym.envs.task import Task
 from turngym.errors import EngineDeadError, EngineError
@@ -23,6 +21,8 @@ from turngym.executors.multi_turn import MultiTurn
 from turngym.executors.retry import stable_seed
 from turngym.executors.trajectory import EndReason, FailureKind, TurnEnd
 
+pytestmark = pytest.mark.usefixtures("without_openrlhf")
+
 FILES = Path(__file__).parent.parent / "envs" / "openrlhf" / "files"
 TASK = Task(id="t", prompt="1+6=", label="7")
 SAMPLING = Sampling(max_tokens=20)
@@ -31,31 +31,9 @@ NAN = float("nan")
 HEAD = "from openrlhf.utils.agent import *\nfrom openrlhf.utils.agent import AgentExecutorBase\n"
 
 
-@pytest.fixture(autouse=True)
-def without_openrlhf(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "openrlhf"]:
-        monkeypatch.delitem(sys.modules, name)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model):
-    return load_tokenizer(str(tiny_model))
-
-
 @pytest.fixture
 def ids(tokenizer):
     return lambda text: tokenizer.encode(text, add_special_tokens=False)
-
-
-@pytest.fixture
-def saying(ids):
-    """Make an engine that says these texts one after the other, with logprobs -1, -2, ... within each."""
-
-    def make(*texts: str, **options) -> ScriptedEngine:
-        replies = (Reply(ids(text), -np.arange(1.0, len(ids(text)) + 1)) for text in texts)
-        return ScriptedEngine(replies, **options)
-
-    return make
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """OpenRLHF executors with images: the tokens and images of `execute` are those that the same agent has turn by turn."""
 
 import asyncio
-import sys
 
 import numpy as np
 import pytest
@@ -22,6 +21,8 @@ from turngym.executors.trajectory import FailureKind
 
 from ..tiny_vision import PAD, PIXELS, make_vision_folder, vision_tokenizer
 
+pytestmark = pytest.mark.usefixtures("without_openrlhf")
+
 PLACE = f"<|vision_start|>{PAD}<|vision_end|>"
 SAMPLING = Sampling(max_tokens=20)
 
@@ -33,12 +34,6 @@ def picture(width: int, height: int, seed: int = 0) -> Pictures.Image:
 
 SHOWN = picture(2, 1)
 TASK = Task(id="t", prompt=RawText(f"a{PLACE}b", [as_image(SHOWN)]), label="7")
-
-
-@pytest.fixture(autouse=True)
-def without_openrlhf(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "openrlhf"]:
-        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,8 @@ from turngym.envs.openrlhf.session import AgentSession
 from turngym.envs.task import Task
 from turngym.errors import ConfigError, EnvError, RewardError
 
+pytestmark = pytest.mark.usefixtures("without_openrlhf")
+
 STEP = {"rewards": 1.0, "environment_feedback": "f", "done": True}
 TASK = {"task": Task(id="t", prompt="Q", label="7")}
 
