@@ -115,14 +115,10 @@ def _check_images(
         raise ConfigError(
             f"--actor.freeze_visual_encoder: {ACTOR_OPTION} is a {kind} model, which has none; leave it out"
         )
-    if can_see and (settings.ds.lora.rank or settings.ds.load_in_4bit):
-        raise ConfigError(
-            f"{ACTOR_OPTION} is a {kind} model, whose weights are trained whole: leave out --ds.lora.rank"
-        )
     if can_see and settings.algo.advantage.estimator in NEEDS_VALUES:
         raise ConfigError(
-            f"--algo.advantage.estimator {settings.algo.advantage.estimator} wants a critic, and those read text "
-            f"only; with a {kind} model use one without, such as group_norm"
+            f"--algo.advantage.estimator {settings.algo.advantage.estimator} wants a critic, and transformers has no "
+            f"classifier of type {kind} that one could be; use an estimator without, such as group_norm"
         )
     if settings.data.image_key is None:
         return
