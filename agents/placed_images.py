@@ -39,6 +39,8 @@ class ImagePlaces:
             ConfigError: The model's configuration names no id that stands for an image.
             ImageError: The ids hold more, fewer, or other ones.
         """
+        if images and self._reader.token_id is None:
+            raise ConfigError("the model's configuration names no id that stands for a piece of an image")
         places = self._places(token_ids)
         placed: list[PlacedImage] = []
         stop = 0
@@ -83,9 +85,8 @@ class ImagePlaces:
         return tuple(self._tokenizer.encode(self._reader.token, add_special_tokens=False))
 
     def _places(self, token_ids: NDArray[np.int32]) -> NDArray[np.intp]:
-        if self._reader.token_id is None:
-            raise ConfigError("the model's configuration names no id that stands for a piece of an image")
-        return np.flatnonzero(token_ids == self._reader.token_id)
+        token_id = self._reader.token_id
+        return np.flatnonzero(token_ids == token_id) if token_id is not None else np.empty(0, np.intp)
 
 
 class ReadingTokenizer:
@@ -102,7 +103,7 @@ class ReadingTokenizer:
 
     def __call__(self, text: Any = None, *args: Any, images: Any = None, **kwargs: Any) -> Any:  # Any: as theirs
         """Tokenise a text, or by the processor one with images."""
-        if images is None:
+        if images is None or (isinstance(images, list) and not images):
             return self.tokenizer(text, *args, **kwargs)
         return self._reader.processor(*args, text=text, images=images, **kwargs)
 

@@ -100,7 +100,7 @@ class Samples:
         """Return what was sampled after these tokens and begins with those; rather by the episode itself.
 
         Raises:
-            ImageError: Images of one size have the same tokens, and which were meant nobody can tell.
+            ImageError: Images of one size have the same tokens, and which of them were meant cannot be told.
         """
         length = len(action_ids)
         found = [
@@ -110,8 +110,11 @@ class Samples:
         ]
         if _differ(found):
             found = [sample for sample in found if sample.owner is owner]
-            if _differ(found):
-                raise ImageError("these tokens were sampled after different images of one size; which, cannot be told")
+            if not found or _differ(found):
+                raise ImageError(
+                    "these tokens were sampled after different images of one size, and which were meant cannot be "
+                    "told; let each episode use its own llm_engine"
+                )
         # The whole of what was sampled comes before a longer completion that was cut.
         found.sort(key=lambda sample: (len(sample.completion.token_ids) != length, sample.owner is not owner))
         return found[0] if found else None

@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 from PIL import Image as Pictures
 
-from turngym.agents.base import Sampling
+from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.chat import agent_for
-from turngym.agents.images import image_reader_of
+from turngym.agents.images import PlacedImage, image_reader_of
 from turngym.envs.images import as_image
 from turngym.envs.messages import RawText
 from turngym.envs.openrlhf.env import agent_file
 from turngym.envs.task import Task
+from turngym.errors import ImageError
+from turngym.executors.agent_engine import Sample, Samples
 from turngym.executors.agent_file import AgentFileExecutor, make_executor
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.limits import Limits
 from turngym.executors.multi_turn import MultiTurn
-from turngym.executors.trajectory import FailureKind
+from turngym.executors.trajectory import FailureKind, TurnEnd
 
 from ..tiny_vision import PAD, PIXELS, make_vision_folder, vision_tokenizer
 
@@ -194,3 +196,20 @@ async def test_files_and_models_that_take_no_images(run):
     assert trajectory.failure is None
     _, trajectory, _ = await run(ITSELF, "x", sees=False)
     assert "this model reads text only" in trajectory.failure.message
+
+
+def test_images_of_one_size_are_told_apart_by_the_episode_that_showed_them():
+    ids, said = np.array([1, 261, 2], np.int32), np.array([65], np.int32)
+    completion = Completion(said, np.zeros(1, np.float32), np.zeros(1, np.int32), StopReason.STOP)
+    samples, images = Samples(), [as_image(picture(1, 1, seed)) for seed in range(2)]
+    number = samples.begin()
+    for owner, image in enumerate(images):
+        placed = (PlacedImage(image, 1, 2, (261,)),)
+        samples.add(Sample(ids, completion, SAMPLING, TurnEnd.STOP, owner, placed))
+    for owner, image in enumerate(images):
+        found = samples.find(ids, said, owner)
+        assert found is not None
+        assert found.images[0].image == image
+    with pytest.raises(ImageError, match="different images of one size"):
+        samples.find(ids, said, "another")
+    samples.end(number)
