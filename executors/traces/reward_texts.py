@@ -8,7 +8,7 @@ import numpy as np
 from ...agents.frameworks.factory import KINDS
 from ...agents.tokenizer import Codec
 from ...envs.openrlhf.recognise import is_agent_file
-from ..openai_server import texts
+from ..branch_texts import texts
 from ..trajectory import Trajectory
 
 
