@@ -1,6 +1,7 @@
 """What an environment may change of how the turns to come are sampled.
 
-That is what the learner can follow turn by turn, and a shape: its tokens stay out of importance ratios.
+That is what the learner can follow turn by turn, and truncations and a shape: their tokens stay out of importance
+ratios.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from ..registry import nearest
 from .base import Conversation, EndsAtCalls
 from .env_results import AfterCalls
 
-CHANGEABLE = ("temperature", "stop", "stop_token_ids", "max_tokens", "shape")
+CHANGEABLE = ("temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "max_tokens", "shape")
 
 
 def ending_at_calls(sampling: Sampling, conversation: Conversation, how: AfterCalls | None) -> Sampling:
@@ -38,8 +39,8 @@ def resampled(first: Sampling, changes: Mapping[str, Any] | None, now: Sampling 
 
     Args:
         first: The run's, whose `max_tokens` stays a bound and whose `stop_token_ids` stay.
-        changes: By the names of `Sampling`'s fields: temperature, stop, stop_token_ids, max_tokens, shape (a mapping by
-            the names of `Shape`'s fields). None says nothing.
+        changes: By the names of `Sampling`'s fields that are `CHANGEABLE`; a shape may be a mapping by the names of
+            `Shape`'s fields. None says nothing.
         now: The sampling so far; by default the run's.
 
     Raises:
