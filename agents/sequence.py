@@ -173,7 +173,7 @@ class SequenceBuilder:
         for piece in self.pieces:
             place = slice(piece.start, piece.stop)
             turn[place] = piece.turn
-            if piece.logprobs is not None:
+            if piece.logprobs is not None and piece.versions is not None:
                 logprobs[place], versions[place] = piece.logprobs, piece.versions
         return Sequence(
             token_ids=self._token_ids[: self.num_tokens].copy(),
