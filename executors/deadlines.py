@@ -17,7 +17,7 @@ class Deadline:
         has_expired: Whether the time was up before the block ended, even if that then ended in its own way.
     """
 
-    __slots__ = ("_num_cancelled", "_second", "_task", "_timer", "at", "has_expired", "seconds")
+    __slots__ = ("_at", "_num_cancelled", "_second", "_task", "_timer", "has_expired", "seconds")
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -31,8 +31,8 @@ class Deadline:
         if task is None:
             raise RuntimeError("a deadline bounds awaits, so it must be in a task")
         self._task, self._num_cancelled = task, task.cancelling()
-        self.at = loop.time() + self.seconds
-        self._second = _seconds_of(loop).of(self.at)
+        self._at = loop.time() + self.seconds
+        self._second = _seconds_of(loop).of(self._at)
         if self._second is None:
             self.set_timer(loop)
         else:
@@ -52,14 +52,9 @@ class Deadline:
             raise TimeoutError from error
         return False
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the block has ended."""
-        return self._task is None
-
     def set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have it expire at its time."""
-        self._timer = loop.call_at(self.at, self._expire)
+        self._timer = loop.call_at(self._at, self._expire)
 
     def _expire(self) -> None:
         """Cancel what is awaited."""
