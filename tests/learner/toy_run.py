@@ -29,7 +29,6 @@ from turngym.executors.multi_turn import MultiTurn
 from turngym.executors.pacing import Pace
 from turngym.executors.retry import Executor
 from turngym.executors.rollouts import Rollouts
-from turngym.learner.loop import save
 from turngym.learner.loop_parts import LoopSettings, Parts
 from turngym.learner.losses.objective import Objective
 from turngym.learner.losses.policy import PolicyOptions
@@ -43,6 +42,7 @@ from turngym.learner.run.checkpoint import CheckpointFolder
 from turngym.learner.run.folder import RunFolder
 from turngym.learner.run.interrupt import EXIT_CODE, Interrupt
 from turngym.learner.run.progress import Progress
+from turngym.learner.run.saving import save
 from turngym.learner.run.standing import Standing, go_on, resumed
 from turngym.learner.steps.frontier import Frontier
 

@@ -66,4 +66,4 @@ async def test_families_whose_states_come_one_after_the_other_do_not_push_each_o
     host = ProcessHost(2, None, {})
     host.restore({"a": [1, 2, 3]})
     host.restore({"b": [4]})
-    assert await host.states(1.0) == {"a": [1, 3, 2], "b": [4]}
+    assert (await host.states(1.0)).states == {"a": [1, 3, 2], "b": [4]}
