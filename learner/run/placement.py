@@ -90,17 +90,18 @@ class Cluster:
         start_timeout_s: float,
         max_restarts: int,
         say: Callable[[str], None],
-        env_states: KnownStates,
+        env_states: KnownStates | None = None,
     ) -> Fleet:
         """Make the rollout actors; one that takes another's place goes on from what that one's environments kept."""
         import ray
 
+        known = env_states or KnownStates(say)
         remote: Any = ray.remote(RolloutActor)
         options = {"num_cpus": 1, "num_gpus": layout.gpus_per_engine, "max_concurrency": 10_000}
 
         def make_actor(index: int) -> Any:
             return remote.options(**options, runtime_env=_runtime_env(layout.engine_threads)).remote(
-                replace(config, env_states=env_states.for_new_actor(index)),
+                replace(config, env_states=known.for_new_actor(index)),
                 on_gpu=layout.is_on_gpu,
                 name=f"engine {index}",
             )

@@ -343,4 +343,4 @@ def test_actors_are_asked_while_their_engine_starts_anew_and_a_late_one_is_not_d
     assert list(fleet.ask("pool_states", 0.0, timeout_s=1.0)) == [1]
     while not fleet.bare:
         fleet.poll(0.1)
-    assert fleet.ask("pool_states", 0.0, timeout_s=30.0)[0] != answers[0]
+    assert fleet.ask("pool_states", 0.0, timeout_s=5.0)[0] != answers[0]
