@@ -8,7 +8,7 @@ from ..errors import ConfigError
 from ..registry import import_attribute, nearest
 from ..source_file import add_search_folder, import_file
 from .arguments import check_arguments
-from .base import AsyncEnv, Env
+from .base import AsyncEnv, Env, Stateful
 from .mixed_tasks import member_of, own_task
 from .task import Split, Task
 
@@ -55,6 +55,13 @@ class EnvFactory:
         if self.members:
             return any(member.can_fork for member in self.members.values())
         return self.env_class.fork not in (AsyncEnv.fork, Env.fork)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether its class keeps something beyond episodes (`Stateful`); of a mixture's members, whether any does."""
+        if self.members:
+            return any(member.keeps_state for member in self.members.values())
+        return isinstance(self.env_class, Stateful)
 
     @property
     def has_tools(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Mapping
 from ..envs.base import Action
 from ..envs.task import Task
 from ..errors import ConfigError, EnvError
-from .pools.base import EnvFactory, Host, HostedEnv, States, Ticket, shielded
+from .pools.base import EnvFactory, Host, HostedEnv, Kept, States, Ticket, shielded
 from .pools.env_classes import EnvClasses, family_of
 from .pools.family import Family
 from .pools.local import LocalHost
@@ -97,7 +97,17 @@ class EnvPool:
         return PoolStats(families, self._host.counts(), self.num_close_failures)
 
     async def state_dict(self, timeout_s: float = 60.0) -> States:
-        """Return what classes of environments keep beyond their episodes (`envs.base.Stateful`), per process."""
+        """Return what classes of environments keep beyond their episodes (`envs.base.Stateful`), per process.
+
+        Where one does not answer or raises, that is logged, and what it said last stands in its place.
+        """
+        kept = await self.kept(timeout_s)
+        for line in kept.complaints:
+            _log.warning("%s", line)
+        return kept.states
+
+    async def kept(self, timeout_s: float) -> Kept:
+        """Return the same, and what there is to complain of, within about the given time."""
         return await self._host.states(timeout_s)
 
     def load_state_dict(self, states: States) -> None:

@@ -10,8 +10,8 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from ..errors import DeadlineError, EngineDeadError
-from .fleet_engine import Burst, EngineRef, EngineState, Order, Outcome, Status, outcome_of
-from .ray_calls import death_of, first_line, from_ray
+from .fleet_engine import Burst, EngineRef, EngineState, Order, Outcome, Status, introduce, outcome_of
+from .ray_calls import answers, death_of, first_line, from_ray
 
 ASK_EVERY_S = 5.0
 
@@ -73,7 +73,7 @@ class Fleet:
         """Let all engines start; return the calls, each giving the engine's context length."""
         for engine in self._engines:
             engine.start = engine.actor.start.remote()
-        self._introduce()
+        introduce(self._engines)
         return [engine.start for engine in self._engines]
 
     def submit(self, order: Order) -> bool:
@@ -170,6 +170,12 @@ class Fleet:
                     raise from_ray(error, what, f"engine {ref.index}") from error
         return results
 
+    def ask(self, method: str, *arguments: object, timeout_s: float) -> dict[int, Any]:
+        """Call a method of all actors that have had episodes; an error in its place is no death, and none is raised."""
+        with self._lock:
+            calls = {e.index: getattr(e.actor, method).remote(*arguments) for e in self._engines if e.hosts_envs}
+        return answers(calls, timeout_s, "its answer")
+
     def equip(self, engines: Iterable[EngineRef]) -> None:
         """Take note that these engines have the current weights, and may have work."""
         wanted = set(engines)
@@ -205,12 +211,6 @@ class Fleet:
         given = {name: option for name, option in options.items() if option is not None}
         handle = engine.actor.run_group.remote(order.task, order.numbers, order.sampling, order.branching, **given)
         self._running[handle] = order, engine
-
-    def _introduce(self) -> None:
-        """Tell each actor of the others, so that its episodes can go on when its own engine dies."""
-        actors = [engine.actor for engine in self._engines]
-        for engine in self._engines:
-            engine.actor.meet.remote([actor for actor in actors if actor is not engine.actor])
 
     def _outcome(self, handle: Any) -> Outcome:
         """Return what came of an order; attempts that died with an engine are lost."""
@@ -277,8 +277,8 @@ class Fleet:
         else:
             engine.actor = self._make_actor(engine.index)
             engine.start = engine.actor.start.remote()
-            self._introduce()
-        engine.status, engine.has_process, engine.generation = Status.STARTING, True, engine.generation + 1
+            introduce(self._engines)
+        engine.status, engine.generation = Status.STARTING, engine.generation + 1
         engine.start_until = time.monotonic() + self._start_timeout_s
         return outcomes
 

@@ -76,7 +76,7 @@ class EngineState:
     status: Status = Status.LIVE
     generation: int = 0
     load: int = 0  # attempts that it was given and that have not ended
-    has_process: bool = True  # the actor lives, whatever its engine does
+    has_process: bool = True  # its actor outlived the last death of its engine
     start: Any = None  # the call of the start
     start_until: float = 0.0
     question: Any = None  # the call of a health check that goes on
@@ -91,3 +91,15 @@ class EngineState:
     def is_started(self) -> bool:
         """Whether it can be asked for something."""
         return self.status in (Status.LIVE, Status.BARE)
+
+    @property
+    def hosts_envs(self) -> bool:
+        """Whether its actor may have had episodes, and lives, also while the engine is started anew in it."""
+        return self.is_started or (self.has_process and self.status is not Status.GONE)
+
+
+def introduce(engines: Sequence[EngineState]) -> None:
+    """Tell each actor of the others, so that its episodes can go on when its own engine dies."""
+    actors = [engine.actor for engine in engines]
+    for engine in engines:
+        engine.actor.meet.remote([actor for actor in actors if actor is not engine.actor])

@@ -1,7 +1,7 @@
 """Calls into other processes of a run: their results within a deadline, or an error of ours that says what was done."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -33,6 +33,23 @@ def call_all(calls: Sequence[Any], timeout_s: float, what: str) -> list[Any]:  #
             place = f"process {calls.index(done[0])} of {len(calls)}" if len(calls) > 1 else "its process"
             raise from_ray(error, what, place) from error
     return list(ray.get(list(calls)))
+
+
+def answers(calls: Mapping[int, Any], timeout_s: float, what: str) -> dict[int, Any]:
+    """Return what each call gave within the deadline; where it gave nothing or failed, an error stands in its place."""
+    given: dict[int, Any] = {}
+    done, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=timeout_s) if calls else ([], [])
+    for name, call in calls.items():
+        if call not in done:
+            given[name] = DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s")
+            continue
+        try:
+            given[name] = ray.get(call)
+        except RayError as error:
+            given[name] = from_ray(error, what, "its process")
+        except Exception as error:  # of reading what it gave, which may be of a class that is not known here
+            given[name] = WorkerError(f"{what} gave what cannot be read: {error!r}")
+    return given
 
 
 def from_ray(error: RayError, what: str, place: str) -> TurnGymError:

@@ -32,7 +32,7 @@ from .fleet_engine import Burst
 from .limits import Limits
 from .multi_turn import MultiTurn
 from .peers import peer
-from .pools.base import States
+from .pools.base import Kept, States
 from .pools.env_classes import family_of
 from .pools.from_options import make_pool, parse_weights
 from .pools.gate import FairGate
@@ -57,6 +57,7 @@ class RolloutConfig:
     env: EnvFactory | AgentFactory
     limits: Limits
     env_pool: EnvPoolOptions = field(default_factory=EnvPoolOptions)
+    env_states: States = field(default_factory=dict)  # what environments of an actor before this one had kept
     max_retries: int = 2
     determinism_seed: int | None = None  # seed every request by task, attempt and turn
     in_lockstep: bool = True  # with that seed; in waves no update could come between two turns of a schedule
@@ -82,6 +83,7 @@ class RolloutActor:
         check_parsers(agent, config.env)
         self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
         self._pool = make_pool(config.env_pool, config.limits.max_seconds)
+        self._pool.load_state_dict(config.env_states)
         self._executor = executor_of(config.env, agent, self._pool, config.limits, tokenizer)
         self._engine = VllmEngine(config.engine, on_gpu=on_gpu)
         self._failover = Failover(self._engine)
@@ -231,9 +233,9 @@ class RolloutActor:
         """Return how the environments' calls stand; `pools.stats.pool_metrics` makes a step's metrics of it."""
         return self._pool.stats()
 
-    async def pool_states(self, timeout_s: float) -> States:
+    async def pool_states(self, timeout_s: float) -> Kept:
         """Return what classes of environments keep beyond their episodes, for a checkpoint."""
-        return await self._pool.state_dict(timeout_s)
+        return await self._pool.kept(timeout_s)
 
     async def load_pool_states(self, states: States) -> None:
         """Take this actor's part of what a checkpoint holds; before the first episode."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..executors.buffer import Group
-from ..executors.buffer_file import FINISHED, write_finished
 from ..executors.failures import check_failures
 from ..executors.schedule import step_record, to_row
 from ..executors.trajectory import Trajectory
@@ -20,6 +19,7 @@ from .loop_parts import InterruptedStepError, LoopSettings, LoopState, Parts
 from .losses.kl_controller import KlController
 from .run.records import keep_metrics, keep_schedule, keep_trajectories
 from .run.report import Scores
+from .run.saving import save_if_it_can
 from .steps.advantages import with_advantages
 from .steps.attempts import rollout_metrics, staleness_metrics
 from .steps.evaluation import evaluate
@@ -123,39 +123,12 @@ def run_loop(
                 raise InterruptedStepError
             if settings.save_every > 0 and step % settings.save_every == 0:
                 with progress.stage("save", seconds):
-                    save(parts, state, scores)
+                    save_if_it_can(parts, state, scores)
         if settings.eval_at_end and state.step not in scores.by_step:  # the last step was not known as the last
             eval_groups = _evaluate(parts, settings, state, scores, {})
     except InterruptedStepError:
         state.is_interrupted = True
     return eval_groups
-
-
-def save(parts: Parts, state: LoopState, scores: Scores) -> None:
-    """Write a checkpoint of everything that a resumed run needs, unless the last one holds it already."""
-    if state.saved_step == state.step:
-        return
-    tag = parts.checkpoints.begin(state.step)
-    parts.roles.save(str(parts.checkpoints.root), tag, {"step": state.step})
-    write_finished(parts.checkpoints.root / tag / FINISHED, state.rollouts.finished)
-    if parts.pools is not None:
-        parts.pools.write(parts.checkpoints.root / tag)
-    parts.checkpoints.finish(
-        state.step,
-        {
-            "part": state.part,
-            "optimizer_steps": state.optimizer_steps,
-            "critic_steps": state.critic_steps,
-            "kl_coef": state.kl_coef,
-            "version": parts.sync.version,
-            "written_by": parts.written_by,
-            "frontier": asdict(state.frontier),
-            "rollout_counts": state.rollouts.counts,
-            "scores": {str(step): reward for step, reward in scores.by_step.items()},
-            "member_scores": {str(step): rewards for step, rewards in scores.by_member.items()},
-        },
-    )
-    state.saved_step = state.step
 
 
 def _idle(parts: Parts, settings: LoopSettings) -> None:

@@ -16,6 +16,20 @@ EnvFactory = Callable[[], AnyEnv]
 States = dict[str, list[Any]]
 """What environments keep beyond their episodes: by family, the state of each process that hosted it."""
 
+
+@dataclass(frozen=True)
+class Kept:
+    """What classes of environments keep.
+
+    Attributes:
+        states: What they say; for those that cannot be asked, what they said last.
+        complaints: A line for each that could not be asked, with the reason.
+    """
+
+    states: States
+    complaints: tuple[str, ...] = ()
+
+
 _background: set[asyncio.Future[Any]] = set()
 
 
@@ -115,8 +129,8 @@ class Host(ABC):
         """Say how things stand."""
 
     @abstractmethod
-    async def states(self, timeout_s: float) -> States:
-        """Return what the classes of its environments keep, per process."""
+    async def states(self, timeout_s: float) -> Kept:
+        """Return within about this time what the classes of its environments keep, per process."""
 
     @abstractmethod
     def restore(self, states: States) -> None:

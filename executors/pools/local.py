@@ -1,7 +1,7 @@
 """Hosts environments on this machine: asynchronous ones on the loop, the others in threads or processes."""
 
 from ...envs.base import AsyncEnv
-from .base import EnvFactory, Host, HostCounts, HostedEnv, States, Ticket
+from .base import EnvFactory, Host, HostCounts, HostedEnv, Kept, States, Ticket
 from .env_classes import EnvClasses
 from .states import joined, kept_under
 
@@ -35,9 +35,11 @@ class LocalHost(Host):
         """Say how things stand."""
         return self._sync_host.counts() + self._loop_host.counts()
 
-    async def states(self, timeout_s: float) -> States:
+    async def states(self, timeout_s: float) -> Kept:
         """Return what the classes of environments keep, per process."""
-        return joined([self._kept, await self._sync_host.states(timeout_s), await self._loop_host.states(timeout_s)])
+        found = [await self._loop_host.states(timeout_s), await self._sync_host.states(timeout_s)]
+        complaints = [line for kept in found for line in kept.complaints]
+        return Kept(joined([self._kept, *(kept.states for kept in found)]), tuple(complaints))
 
     def restore(self, states: States) -> None:
         """Keep states for the first environments of their families."""

@@ -7,7 +7,7 @@ from typing import Any
 from ...envs.base import AsyncEnv
 from ...errors import DeadlineError, EnvError
 from ..deadlines import Deadline
-from .base import EnvFactory, Host, HostCounts, States, Ticket, bound, name_of
+from .base import EnvFactory, Host, HostCounts, Kept, States, Ticket, bound, name_of
 from .states import OwnStates, kept_under
 from .watchdog import Watchdog
 
@@ -51,9 +51,10 @@ class LoopHost(Host):
         """Say how things stand."""
         return HostCounts(num_envs=self._num_envs, loop_blocked_s=sum(self.blocked_s.values()))
 
-    async def states(self, timeout_s: float) -> States:
-        """Return what the classes of environments keep."""
-        return self._own.states()
+    async def states(self, timeout_s: float) -> Kept:
+        """Return what the classes of environments keep, asked on the loop, where their calls run."""
+        complaints = [line for family in self._own.keepers for line in self._own.learn(family)]
+        return Kept(self._own.known, tuple(complaints))
 
     def restore(self, states: States) -> None:
         """Keep states for the first environments of their families."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...envs.base import AsyncEnv, Env
 from ...errors import EnvError
-from .base import EnvFactory, bound
-from .states import state_of, take_states
+from .base import EnvFactory, Kept, bound
+from .states import ask_classes, take_states
 
 _envs: dict[int, Env] = {}
 _classes: dict[str, type[Env]] = {}  # by the name under which their state is kept
@@ -59,9 +59,8 @@ def _close(env_id: int) -> None:
         env.close()
 
 
-def _states() -> dict[str, Any]:
-    found = {name: state_of(env_class) for name, env_class in _classes.items()}
-    return {name: state for name, state in found.items() if state is not None}
+def _states() -> Kept:
+    return ask_classes(_classes)
 
 
 _METHODS: dict[str, Callable[..., Any]] = {

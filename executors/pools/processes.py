@@ -5,6 +5,7 @@ signals and libraries bound to their thread work. A call that outlives its deadl
 process takes down the environments of that worker, and no others.
 """
 
+import asyncio
 import contextlib
 import itertools
 import pickle
@@ -17,9 +18,9 @@ from ...envs.daemon_threads import DaemonThreads
 from ...errors import ConfigError, DeadlineError, EnvError, EnvLostError, EnvUnavailableError, WorkerError
 from ...sandbox.fork_server import Forker, Worker
 from ...sandbox.worker_main import pack
-from .base import EnvFactory, Host, HostCounts, States, Ticket, in_background, name_of, shielded
+from .base import EnvFactory, Host, HostCounts, Kept, States, Ticket, in_background, name_of, shielded
 from .gate import FairGate
-from .states import joined, kept_under, shared_out
+from .states import STATE_TIMEOUT_S, in_time, joined, kept_under, may_keep_state, shared_out
 
 _FUNCTION = "turngym.executors.pools.process_main:call"
 _UNLIMITED_BYTES = 1 << 60
@@ -39,6 +40,8 @@ class _Slot:
     end: str = ""  # how the last worker ended
     kept: States = field(default_factory=dict)
     restored: set[str] = field(default_factory=set)  # of what is kept, the names that this worker has been given
+    keepers: set[str] = field(default_factory=set)  # names under which classes in this worker keep something
+    answer: "asyncio.Future[tuple[str, ...]] | None" = None  # to the last question what they keep
 
 
 class ProcessHost(Host):
@@ -59,6 +62,7 @@ class ProcessHost(Host):
         self._slots = [_Slot(FairGate(1, weights)) for _ in range(num_processes)]
         self._threads = DaemonThreads(num_processes + 1, "turngym-env-worker")
         self._ids = itertools.count()
+        self._may_keep: dict[str, bool] = {}
         self._num_killed = 0
         self._is_closed = False
 
@@ -78,6 +82,10 @@ class ProcessHost(Host):
         except BaseException:
             in_background(env.close(ticket.timeout_s))  # behind its making, which may still go on
             raise
+        if name not in self._may_keep:
+            self._may_keep[name] = may_keep_state(factory)
+        if self._may_keep[name]:
+            slot.keepers.add(name)
         return env
 
     async def fork(self, env: "ProcessEnv", ticket: Ticket) -> "ProcessEnv | None":
@@ -102,15 +110,15 @@ class ProcessHost(Host):
             num_killed=self._num_killed,
         )
 
-    async def states(self, timeout_s: float) -> States:
-        """Return what the classes of environments keep in each worker; of dead ones, what was last known."""
-        for slot in self._slots:
-            if slot.worker is not None:
-                env = ProcessEnv(self, slot, -1, "", "states", slot.generation)
-                ticket = Ticket(timeout_s, time.monotonic() + timeout_s)
-                known = await self.run(env, "states", lambda: (), "asking a worker for its state", ticket)
-                slot.kept.update({name: [state] for name, state in known.items()})
-        return joined(slot.kept for slot in self._slots)
+    async def states(self, timeout_s: float) -> Kept:
+        """Return what the classes of environments keep in each worker; of dead or busy ones, what was last known."""
+        asked = [slot for slot in self._slots if slot.worker is not None and slot.keepers]
+        for slot in asked:
+            if slot.answer is None or slot.answer.done():  # a busy worker is not to be asked twice
+                slot.answer = in_background(self._learn(slot))
+        asks = [(", ".join(sorted(slot.keepers)), slot.answer) for slot in asked if slot.answer is not None]
+        complaints = await in_time(asks, timeout_s)
+        return Kept(joined(slot.kept for slot in self._slots), complaints)
 
     def restore(self, states: States) -> None:
         """Deal out what earlier workers had kept; each gets its part with its first environment of a family."""
@@ -173,11 +181,20 @@ class ProcessHost(Host):
         finally:
             slot.gate.leave(env.family, entered_at)
 
+    async def _learn(self, slot: _Slot) -> tuple[str, ...]:
+        """Ask a worker what its classes keep, behind the call that it is in, and return complaints."""
+        env = ProcessEnv(self, slot, -1, "", "its class", slot.generation)
+        ticket = Ticket(STATE_TIMEOUT_S, time.monotonic() + STATE_TIMEOUT_S)
+        found: Kept = await self.run(env, "states", lambda: (), "asking what classes keep", ticket)
+        slot.kept |= found.states
+        return found.complaints
+
     async def _start(self, slot: _Slot) -> Worker:
         slot.worker = await self._threads.call(
             self._forker.fork, timeout_s=_START_TIMEOUT_S, what="starting a worker process for environments"
         )
         slot.restored.clear()
+        slot.keepers.clear()
         assert slot.worker is not None
         return slot.worker
 

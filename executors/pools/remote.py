@@ -5,7 +5,7 @@ import itertools
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -14,32 +14,17 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ...envs.options import EnvPoolOptions
 from ...errors import ConfigError, DeadlineError, EnvLostError, EnvUnavailableError, WorkerError
 from ..ray_calls import first_line, from_ray
-from .base import EnvFactory, Host, HostCounts, States, Ticket, in_background, name_of
+from .base import EnvFactory, Host, HostCounts, Kept, States, Ticket, in_background, name_of
 from .line import Line
+from .remote_slot import Slot, unschedulable
 from .remote_worker import EnvWorker
-from .states import joined, shared_out
+from .states import in_time, joined, kept_under, may_keep_state, shared_out
 
 _log = logging.getLogger(__name__)
 
 _MAX_CALLS = 10_000  # in one worker at once; Ray holds the others back
 _CLOSE_WAIT_S = 3600.0  # the calls before it have deadlines of their own
 GRACE_S = 10.0  # for the way there and back, and for an answer to the question whether it lives
-
-
-@dataclass
-class _Slot:
-    """A worker, or the place for one."""
-
-    index: int
-    actor: Any = None  # Any: Ray's handles have no types
-    is_up: bool = False
-    is_gone: bool = False  # and not restarted any more
-    generation: int = 0
-    num_envs: int = 0
-    end: str = ""  # how the last worker ended
-    kept: States = field(default_factory=dict)
-    has_kept: bool = False  # that this worker was given what was kept
-    counts: HostCounts = field(default_factory=HostCounts)
 
 
 class RemoteHost(Host):
@@ -55,10 +40,11 @@ class RemoteHost(Host):
         self._options = options
         self._resources = dict(resources)
         self._grace_s = grace_s
-        self._slots = [_Slot(index) for index in range(options.num_workers)]
+        self._slots = [Slot(index) for index in range(options.num_workers)]
         self._restarts_left = options.max_restarts
         self.ids = itertools.count()
         self._num_killed = 0
+        self._may_keep: dict[str, bool] = {}
         self._starting: asyncio.Task[None] | None = None
         self._line = Line()  # for a worker that is up
         self._is_closed = False
@@ -78,10 +64,14 @@ class RemoteHost(Host):
         await self.start()
         slot = await self._free_slot(ticket)
         env = RemoteEnv(self, slot, next(self.ids), name_of(factory))
-        states = {} if slot.has_kept else slot.kept
-        slot.has_kept = True
-        arguments = (env.env_id, factory, family, states)
+        arguments = (env.env_id, factory, family, {} if slot.has_kept else slot.kept)
         env.name, env.wants_query = await self.fill(env, "make", arguments, f"making {env.name}", ticket)
+        name = kept_under(factory, family)
+        if name not in self._may_keep:
+            self._may_keep[name] = may_keep_state(factory)
+        if env.generation == slot.generation:
+            slot.has_kept = True
+            slot.keepers |= {name} if self._may_keep[name] else set()
         return env
 
     def counts(self) -> HostCounts:
@@ -91,13 +81,12 @@ class RemoteHost(Host):
             known += slot.counts
         return replace(known, num_envs=sum(slot.num_envs for slot in self._slots))
 
-    async def states(self, timeout_s: float) -> States:
-        """Return what the classes of environments keep in each worker; of dead ones, what was last known."""
-        for slot in self._slots:
-            if slot.is_up and slot.has_kept:
-                ticket = Ticket(timeout_s, time.monotonic() + timeout_s)
-                slot.kept = await self._answer(slot, slot.actor.states.remote(timeout_s), "asking for states", ticket)
-        return joined(slot.kept for slot in self._slots)
+    async def states(self, timeout_s: float) -> Kept:
+        """Return what the classes of environments keep in each worker; of those that do not answer, what was known."""
+        asked = [slot for slot in self._slots if slot.is_up and slot.keepers]
+        asks = [(", ".join(sorted(slot.keepers)), self._learn(slot, timeout_s / 2)) for slot in asked]
+        complaints = await in_time(asks, timeout_s)
+        return Kept(joined(slot.kept for slot in self._slots), complaints)
 
     def restore(self, states: States) -> None:
         """Deal out what earlier workers had kept; each gets its part with its first environment."""
@@ -109,7 +98,7 @@ class RemoteHost(Host):
         self._is_closed = True
         self._end_if_idle()
 
-    def leave(self, slot: _Slot) -> None:
+    def leave(self, slot: Slot) -> None:
         """Forget an environment."""
         slot.num_envs -= 1
         self._end_if_idle()
@@ -153,7 +142,14 @@ class RemoteHost(Host):
         finally:
             self.leave(slot)
 
-    async def _answer(self, slot: _Slot, ref: Any, what: str, ticket: Ticket) -> Any:
+    async def _learn(self, slot: Slot, timeout_s: float) -> tuple[str, ...]:
+        generation, ticket = slot.generation, Ticket(timeout_s, time.monotonic() + timeout_s)
+        found: Kept = await self._answer(slot, slot.actor.states.remote(timeout_s), "asking what classes keep", ticket)
+        if generation == slot.generation:
+            slot.kept = found.states
+        return found.complaints
+
+    async def _answer(self, slot: Slot, ref: Any, what: str, ticket: Ticket) -> Any:
         """Await a call; one that is silent for too long is given up if its worker is, too."""
         future = asyncio.wrap_future(ref.future())
         last_at = ticket.waits_until + ticket.timeout_s + self._grace_s
@@ -179,15 +175,16 @@ class RemoteHost(Host):
         except RayError as error:
             raise from_ray(error, what, "its worker") from error
 
-    async def _lives(self, slot: _Slot) -> bool:
+    async def _lives(self, slot: Slot) -> bool:
         future = asyncio.wrap_future(slot.actor.ready.remote().future())
         return bool((await asyncio.wait([future], timeout=self._grace_s))[0]) and future.exception() is None
 
-    def _bury(self, slot: _Slot, how: str) -> None:
+    def _bury(self, slot: Slot, how: str) -> None:
         """Note that a worker is dead, see to it that it is, and have another take its place."""
         if not slot.is_up:
             return
         slot.is_up, slot.end, slot.has_kept = False, how, False
+        slot.keepers.clear()
         slot.generation += 1
         self._num_killed += 1
         ray.kill(slot.actor, no_restart=True)
@@ -198,12 +195,12 @@ class RemoteHost(Host):
             _log.warning("environment worker %d died (%s); starting another in its place", slot.index, how)
             in_background(self._restart(slot))
 
-    def _give_up(self, slot: _Slot, why: str) -> None:
+    def _give_up(self, slot: Slot, why: str) -> None:
         _log.warning("environment worker %d is gone: %s", slot.index, why)
         slot.is_gone, slot.end = True, why
         self._line.admit_all()
 
-    async def _free_slot(self, ticket: Ticket) -> _Slot:
+    async def _free_slot(self, ticket: Ticket) -> Slot:
         while True:
             up = [slot for slot in self._slots if slot.is_up]
             if up:
@@ -225,13 +222,13 @@ class RemoteHost(Host):
                     ray.kill(slot.actor, no_restart=True)
             raise errors[0]
 
-    async def _restart(self, slot: _Slot) -> None:
+    async def _restart(self, slot: Slot) -> None:
         try:
             await self._start(slot)
         except (ConfigError, WorkerError) as error:
             self._give_up(slot, str(error))
 
-    async def _start(self, slot: _Slot) -> None:
+    async def _start(self, slot: Slot) -> None:
         remote: Any = ray.remote(EnvWorker)
         slot.actor = remote.options(
             num_cpus=self._options.num_cpus,
@@ -243,23 +240,13 @@ class RemoteHost(Host):
         done, _ = await asyncio.wait([future], timeout=self._options.start_timeout_s)
         if not done:
             ray.kill(slot.actor, no_restart=True)
-            raise ConfigError(self._unschedulable(slot))
+            raise ConfigError(unschedulable(slot, self._options, self._resources))
         try:
             future.result()
         except RayError as error:
             raise from_ray(error, f"starting environment worker {slot.index}", "its process") from error
         slot.is_up = True
         self._line.admit_all()
-
-    def _unschedulable(self, slot: _Slot) -> str:
-        wanted = {"CPU": self._options.num_cpus, **self._resources}
-        whole, free = ray.cluster_resources(), ray.available_resources()
-        shown = ", ".join(f"{name} {free.get(name, 0):g} of {whole.get(name, 0):g} free" for name in wanted)
-        return (
-            f"environment worker {slot.index} of {len(self._slots)} did not start within --env_pool.start_timeout_s "
-            f"{self._options.start_timeout_s:g}: it wants {wanted}, and the cluster has {shown}; start nodes that have "
-            "it, or change --env_pool.num_workers, --env_pool.num_cpus or --env_pool.resources"
-        )
 
     def _end_if_idle(self) -> None:
         if not self._is_closed or any(slot.num_envs for slot in self._slots):
@@ -275,7 +262,7 @@ class RemoteEnv:
 
     stays_in_task = False
 
-    def __init__(self, host: RemoteHost, slot: _Slot, env_id: int, name: str) -> None:
+    def __init__(self, host: RemoteHost, slot: Slot, env_id: int, name: str) -> None:
         self._host = host
         self.slot = slot
         self.generation = slot.generation

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...envs.options import EnvPoolOptions
 from ...errors import EnvError
-from .base import EnvFactory, HostCounts, HostedEnv, States, Ticket
+from .base import EnvFactory, HostCounts, HostedEnv, Kept, States, Ticket
 from .from_options import local_host
 
 Job = Callable[[], Awaitable[Any]]
@@ -18,6 +18,7 @@ class EnvWorker:
 
     def __init__(self, options: EnvPoolOptions) -> None:
         self._host = local_host(options)
+        self._is_restored = False
         self._seats: dict[int, _Seat] = {}
 
     async def ready(self) -> None:
@@ -27,7 +28,9 @@ class EnvWorker:
         self, env_id: int, factory: EnvFactory, family: str, states: States, timeout_s: float, wait_s: float
     ) -> tuple[float, tuple[str, bool]]:
         """Make an environment; return how long that took, its name, and whether it wants queries."""
-        self._host.restore(states)
+        if states and not self._is_restored:  # it comes with each environment until one is known to be made
+            self._is_restored = True
+            self._host.restore(states)
         seat = self._seats[env_id] = _Seat()
         ticket = Ticket(timeout_s, time.monotonic() + wait_s)
 
@@ -70,7 +73,7 @@ class EnvWorker:
             await seat.close(timeout_s)
         return self._host.counts()
 
-    async def states(self, timeout_s: float) -> States:
+    async def states(self, timeout_s: float) -> Kept:
         """Return what the classes of its environments keep, per process."""
         return await self._host.states(timeout_s)
 

@@ -9,10 +9,10 @@ from typing import Any
 from ...envs.base import AsyncEnv, Env
 from ...envs.daemon_threads import DaemonThreads
 from ...errors import ConfigError, DeadlineError, EnvError, EnvUnavailableError
-from .base import AnyEnv, EnvFactory, Host, HostCounts, HostedEnv, States, Ticket, bound, name_of
+from .base import AnyEnv, EnvFactory, Host, HostCounts, HostedEnv, Kept, States, Ticket, bound, name_of
 from .gate import FairGate
 from .on_loop import LoopHost
-from .states import OwnStates, kept_under
+from .states import STATE_TIMEOUT_S, OwnStates, in_time, kept_under
 
 
 class ThreadHost(Host):
@@ -31,6 +31,7 @@ class ThreadHost(Host):
         self._threads = DaemonThreads(num_threads, "turngym-env")
         self._loop_host = loop_host
         self._own = OwnStates()
+        self._asking = DaemonThreads(4, "turngym-env-state")
         self._abandoned: list[_Call] = []
         self._num_abandoned = 0
         self._num_envs = 0
@@ -57,9 +58,16 @@ class ThreadHost(Host):
         num_stuck = sum(not call.ended.is_set() for call in self._abandoned)
         return HostCounts(num_envs=self._num_envs, num_stuck=num_stuck, num_abandoned=self._num_abandoned)
 
-    async def states(self, timeout_s: float) -> States:
-        """Return what the classes of environments keep."""
-        return self._own.states()
+    async def states(self, timeout_s: float) -> Kept:
+        """Return what the classes of environments keep, asked beside the calls that run."""
+
+        async def learn(family: str) -> tuple[str, ...]:
+            what, limit_s = f"{family}.state_dict", max(timeout_s, STATE_TIMEOUT_S)
+            complaints: tuple[str, ...] = await self._asking.call(self._own.learn, family, timeout_s=limit_s, what=what)
+            return complaints
+
+        complaints = await in_time([(family, learn(family)) for family in self._own.keepers], timeout_s)
+        return Kept(self._own.known, complaints)
 
     def restore(self, states: States) -> None:
         """Keep states for the first environments of their families."""

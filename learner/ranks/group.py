@@ -7,7 +7,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from ...errors import DeadlineError, LearnerError, WorkerError
+from ...errors import CheckpointError, DeadlineError, LearnerError, WorkerError
 from ...executors.ray_calls import call_all
 from ...executors.weights import Bucket
 from ..batch import Batch
@@ -18,6 +18,7 @@ from .rank import StepResult
 from .roles import AnyObjective, Role
 
 PREFIXES: dict[Role, str] = {"actor": "policy", "critic": "value"}  # of the metrics of those who learn
+SETTLE_TIMEOUT_S = 60.0  # of ranks, when one of them could not write its part
 CONTROL_GROUP = "control"  # the thread of a rank that takes orders while another computes
 
 
@@ -142,8 +143,23 @@ class Ranks:
         self._results(calls, "perturbing the weights")
 
     def save(self, folder: str, tag: str, state: dict[str, Any]) -> None:
-        """Write every rank's part of a checkpoint."""
-        self._all("save", "writing a checkpoint", folder, tag, state)
+        """Write every rank's part of a checkpoint.
+
+        Raises:
+            CheckpointError: The disk does not take it; the ranks are as they were.
+            LearnerError: Some wait for ever for one whose disk does not.
+        """
+        calls = [actor.save.remote(folder, tag, state) for actor in self._actors]
+        try:
+            self._results(calls, "writing a checkpoint")
+        except CheckpointError as error:
+            timeout_s = min(self._timeout_s, SETTLE_TIMEOUT_S)
+            _, waiting = ray.wait(calls, num_returns=len(calls), timeout=timeout_s)
+            if waiting:
+                raise LearnerError(
+                    f"the learner: {error}; {len(waiting)} of {len(calls)} ranks wait for others to have written"
+                ) from error
+            raise
 
     def load(self, folder: str, tag: str) -> dict[str, Any]:
         """Read every rank's part of a checkpoint."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...errors import CheckpointError, LearnerError
 from ...executors.devices import take_devices
+from ...executors.ray_calls import first_line
 from ...executors.weights import Bucket, TensorSpec
 from ..batch import Batch
 from ..losses.aggregations import Totals
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from ...executors.transports import BucketWriter
     from .ema import Ema
+
+_WRITER_ERRORS = ("PytorchStreamWriter", "inline_container", "iostream error")  # torch has no type for them
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,12 @@ class LearnerRank:
         for role, strategy in self._trained():
             place = (Path(folder), tag) if role == "actor" else (Path(folder, tag), role)
             shards = {} if self._ema is None or role != "actor" else {"ema": self._ema.state_dict()}
-            strategy.save(*place, state | shards)
+            try:
+                strategy.save(*place, state | shards)
+            except (OSError, RuntimeError) as error:
+                if not is_of_disk(error):
+                    raise
+                raise CheckpointError(f"rank {self._rank} cannot write the {role}: {first_line(error)}") from error
 
     def load(self, folder: str, tag: str) -> dict[str, Any]:
         """Read this rank's part of a checkpoint and return its `state`."""
@@ -272,3 +280,10 @@ class LearnerRank:
         """Agree with the other ranks, since all must leave a step at the same micro-batch."""
         (stops,) = self._any.reduce_sum([float(self._stop.is_set())])
         return stops > 0
+
+
+def is_of_disk(error: OSError | RuntimeError) -> bool:
+    """Whether a checkpoint could not be written for the disk's sake."""
+    if isinstance(error, OSError):
+        return not isinstance(error, ConnectionError | TimeoutError)
+    return any(words in str(error) for words in _WRITER_ERRORS)

@@ -4,6 +4,7 @@ A checkpoint counts once `driver.json` stands in it. That is written last, when 
 lists the other files with their sizes: a folder that lacks one, or has one that was cut off, is passed over.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -61,7 +62,7 @@ class CheckpointFolder:
         return folder.name
 
     def finish(self, step: int, state: dict[str, Any]) -> None:
-        """Mark a checkpoint complete once it is on the disk, and drop the oldest beyond the number to keep."""
+        """Mark a checkpoint complete once it is on the disk."""
         folder = self.root / self.tag(step)
         sizes = {str(path.relative_to(folder)): path.stat().st_size for path in _files(folder)}
         for path in (*_files(folder), *_folders(folder)):
@@ -72,10 +73,25 @@ class CheckpointFolder:
         temporary.rename(folder / _DONE)
         for path in (folder, self.root):
             _sync(path)
+
+    def abandon(self, step: int) -> None:
+        """Remove what was written of a checkpoint that does not fit on the disk, as far as that works."""
+        folder = self.root / self.tag(step)
+        with contextlib.suppress(OSError):
+            (folder / _DONE).unlink(missing_ok=True)  # where only the last sync failed
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def drop_oldest(self) -> list[str]:
+        """Remove the oldest beyond the number to keep; return a line for each that does not let itself be removed."""
+        complaints: list[str] = []
         complete = sorted(path.parent for path in self.root.glob(f"step_*/{_DONE}"))
         for old in complete[: -self._max_num]:
-            (old / _DONE).unlink()  # first, so that what is half removed does not count
-            shutil.rmtree(old)
+            try:
+                (old / _DONE).unlink()  # first, so that what is half removed does not count
+                shutil.rmtree(old)
+            except OSError as error:
+                complaints.append(f"the old checkpoint {str(old)!r} cannot be removed: {error}")
+        return complaints
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest complete checkpoint, and a line for each newer one that cannot be used, with the reason.

@@ -3,13 +3,14 @@
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
 from ...executors.engines.vllm import VllmConfig
 from ...executors.fleet import Fleet
+from ...executors.pools.known_states import KnownStates
 from ...executors.rollout_actor import RolloutActor, RolloutConfig
 from ...executors.scoring_actor import ScoringActor
 from ...executors.transports import sweep_leftovers
@@ -89,16 +90,20 @@ class Cluster:
         start_timeout_s: float,
         max_restarts: int,
         say: Callable[[str], None],
+        env_states: KnownStates | None = None,
     ) -> Fleet:
-        """Make the rollout actors."""
+        """Make the rollout actors; one that takes another's place goes on from what that one's environments kept."""
         import ray
 
+        known = env_states or KnownStates(say)
         remote: Any = ray.remote(RolloutActor)
         options = {"num_cpus": 1, "num_gpus": layout.gpus_per_engine, "max_concurrency": 10_000}
 
         def make_actor(index: int) -> Any:
             return remote.options(**options, runtime_env=_runtime_env(layout.engine_threads)).remote(
-                config, on_gpu=layout.is_on_gpu, name=f"engine {index}"
+                replace(config, env_states=known.for_new_actor(index)),
+                on_gpu=layout.is_on_gpu,
+                name=f"engine {index}",
             )
 
         return Fleet(

@@ -9,10 +9,11 @@ from typing import Any
 from rich.console import Console
 
 from ...agents.frameworks.factory import AgentFactory
+from ...envs.factory import EnvFactory
 from ...envs.tools.tool_loop import ToolLoop
-from ...errors import ConfigError
+from ...errors import CheckpointError, ConfigError
+from ...executors.pools.known_states import KnownStates
 from ..env_pools import EnvPools
-from ..loop import save
 from ..loop_parts import Parts
 from ..rollout_choice import make_rollouts
 from ..steps.frontier import Frontier
@@ -29,6 +30,7 @@ from .placement import Cluster, plan_layout
 from .plan import Plan, make_plan, written_by
 from .progress import Progress
 from .report import draw_rewards, print_report, summarise
+from .saving import save
 from .settings import TrainSettings
 from .standing import Standing, begun, go_on, resumed
 
@@ -68,7 +70,7 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
             # The engines end while the learner saves.
             parts.rollouts.close()  # else it would have them started anew
             if parts.pools is not None:
-                parts.pools.gather()
+                parts.pools.gather_last()
             parts.fleet.kill()
             if parts.teacher is not None:
                 parts.teacher.kill()
@@ -125,12 +127,14 @@ def _start(
     started_at = time.monotonic()
     roles = make_roles(plan, layout, cluster)
     stack.callback(roles.close)
+    env_states = KnownStates(progress.say)
     fleet = cluster.fleet(
         rollout_config(settings, inputs, layout),
         layout,
         start_timeout_s=settings.vllm.start_timeout_s,
         max_restarts=settings.vllm.max_restarts,
         say=progress.say,
+        env_states=env_states,
     )
     stack.callback(fleet.close)
     teacher = make_teacher(plan, layout, cluster, progress, stack)
@@ -139,7 +143,13 @@ def _start(
     frontier = Frontier(inputs.tasks, settings.train.num_episodes, settings.train.seed, inputs.fingerprint)
     rollouts = make_rollouts(settings, plan.rollout_schedule, fleet, frontier, interrupt.is_set)
     stack.callback(rollouts.close)
-    pools = EnvPools(fleet, settings.env_pool.timeout_s)
+    pools = EnvPools(
+        fleet,
+        env_states,
+        settings.env_pool.timeout_s,
+        progress.say,
+        keeps_state=isinstance(inputs.env, EnvFactory) and inputs.env.keeps_state,
+    )
     if settings.ckpt.load_enable:
         done = resumed(checkpoint, roles, frontier, rollouts, folder, settings.algo.kl, progress.say)
         if checkpoint is not None:
@@ -189,9 +199,14 @@ def _start(
 
 def _finish(plan: Plan, parts: Parts, done: Standing, memory: MemoryMeter) -> dict[str, Any]:
     settings, state = plan.settings, done.state
+    unsaved: CheckpointError | None = None
     if state.is_interrupted or settings.ckpt.save_steps > 0:
         with parts.progress.stage("saving a checkpoint"):
-            save(parts, state, done.scores)
+            try:
+                save(parts, state, done.scores)
+            except CheckpointError as error:  # the model and the summary may still find room
+                parts.progress.say(f"WARNING: {error}")
+                unsaved = error
     if settings.ckpt.save_hf and not state.is_interrupted:
         with parts.progress.stage("saving the model"):
             _save_models(plan, parts)
@@ -203,6 +218,8 @@ def _finish(plan: Plan, parts: Parts, done: Standing, memory: MemoryMeter) -> di
     }
     summary = summarise(done.rows, done.scores, memory.peak_bytes, extra)
     parts.folder.write_summary(summary)
+    if unsaved is not None:
+        raise unsaved
     return summary
 
 

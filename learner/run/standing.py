@@ -8,7 +8,7 @@ from ...errors import CheckpointError, LearnerError, TurnGymError
 from ...executors.buffer import Group
 from ...executors.buffer_file import FINISHED, read_finished
 from ...executors.rollouts import Rollouts
-from ..loop import run_loop, save
+from ..loop import run_loop
 from ..loop_parts import LoopSettings, LoopState, Parts
 from ..losses.kl_controller import resumed_coef
 from ..options import KlOptions
@@ -17,6 +17,7 @@ from ..steps.frontier import Frontier, FrontierState
 from .checkpoint import Checkpoint
 from .folder import RunFolder
 from .report import Scores
+from .saving import save
 
 
 @dataclass
@@ -94,6 +95,9 @@ def go_on(parts: Parts, settings: LoopSettings, standing: Standing) -> list[Grou
         raise
     except TurnGymError:
         if state.step:
-            save(parts, state, standing.scores)
-            parts.progress.say(f"the state after step {state.step} is saved; --ckpt.load_enable goes on from there")
+            try:
+                save(parts, state, standing.scores)
+                parts.progress.say(f"the state after step {state.step} is saved; --ckpt.load_enable goes on from there")
+            except CheckpointError as unsaved:  # the first error is the one to be told of at the end
+                parts.progress.say(f"WARNING: {unsaved}")
         raise

@@ -104,6 +104,11 @@ class FakeRolloutActor:
             raise WeightSyncError("a parameter got no weights")
         return self._index
 
+    async def pool_states(self, timeout_s: float) -> str:
+        if self._index == 1:
+            await asyncio.sleep(60)
+        return f"{self._index} in {os.getpid()}"
+
     async def close(self) -> None:
         return None
 
@@ -320,3 +325,22 @@ def test_each_engine_knows_how_much_of_a_burst_comes_to_it(make_fleet, tmp_path)
         said = {path.name: path.read_text() for path in tmp_path.glob(f"* of burst {number}")}
         names = {"engine 0 a": "4", "engine 1 b": "2", "engine 0 c": "4"}
         assert said == {f"{name} of burst {number}": count for name, count in names.items()}
+
+
+def test_actors_are_asked_while_their_engine_starts_anew_and_a_late_one_is_not_dead(make_fleet):
+    fleet = make_fleet()
+    answers = fleet.ask("pool_states", 0.0, timeout_s=1.0)
+    assert answers[0].startswith("0 in ")
+    assert isinstance(answers[1], DeadlineError)
+    assert isinstance(fleet.ask("work", "fail", timeout_s=60)[1], WeightSyncError)
+    assert [engine.index for engine in fleet.started] == [0, 1]
+    fleet.call(fleet.started[:1], "work", "lose", timeout_s=60, what="losing an engine")
+    assert [engine.index for engine in fleet.started] == [1]
+    assert fleet.ask("pool_states", 0.0, timeout_s=1.0)[0] == answers[0]  # its actor lives, and what it hosts
+    while not fleet.bare:
+        fleet.poll(0.1)
+    fleet.call(fleet.bare, "work", "die", timeout_s=60, what="losing a process")
+    assert list(fleet.ask("pool_states", 0.0, timeout_s=1.0)) == [1]
+    while not fleet.bare:
+        fleet.poll(0.1)
+    assert fleet.ask("pool_states", 0.0, timeout_s=5.0)[0] != answers[0]

@@ -26,6 +26,7 @@ from turngym.executors.engines.vllm import VllmConfig
 from turngym.executors.failover import Failover
 from turngym.executors.fleet_engine import Burst
 from turngym.executors.limits import Limits
+from turngym.executors.pools.base import Kept
 from turngym.executors.rollout_actor import RolloutActor, RolloutConfig
 
 
@@ -70,6 +71,24 @@ def actor(tiny_model: Path, echo):
         return actor
 
     return make
+
+
+async def test_an_actor_goes_on_from_what_environments_of_another_kept(actor, echo):
+    class Staircase(echo):
+        level = 0
+
+        @classmethod
+        def state_dict(cls):
+            return cls.level
+
+        @classmethod
+        def load_state_dict(cls, state):
+            cls.level = max(cls.level, state)
+
+    second = actor(None, Staircase, env_states={"Staircase": [3, 7]})
+    await second.run_group(Task(id="a", prompt="go"), (0,), Sampling(4))
+    assert Staircase.level == 7
+    assert await second.pool_states(30.0) == Kept({"Staircase": [7]})
 
 
 async def test_groups_that_come_one_by_one_sample_in_the_same_waves(actor):

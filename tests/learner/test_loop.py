@@ -17,7 +17,7 @@ from turngym.executors.dispatch import Dispatcher, RolloutPlan, Taken
 from turngym.executors.fleet_engine import Order, Outcome
 from turngym.executors.pacing import Pace
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
-from turngym.learner.loop import run_loop, save
+from turngym.learner.loop import run_loop
 from turngym.learner.loop_parts import LoopSettings, LoopState, Parts
 from turngym.learner.losses.objective import Objective
 from turngym.learner.losses.policy import PolicyOptions
@@ -31,6 +31,7 @@ from turngym.learner.run.checkpoint import CheckpointFolder
 from turngym.learner.run.folder import RunFolder
 from turngym.learner.run.progress import Progress
 from turngym.learner.run.report import Scores
+from turngym.learner.run.saving import save
 from turngym.learner.steps.frontier import Frontier
 
 SAMPLING = Sampling(max_tokens=4)

@@ -6,12 +6,14 @@ and when it ended its exit code: so a run can be killed many times at the price 
 
 import json
 import os
+import pickle
 import random
 import signal
 import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +26,14 @@ from turngym.executors import rollouts as rollouts_module
 from turngym.executors.dispatch import RolloutPlan, Taken
 from turngym.executors.engines.scripted import Reply, Request, ScriptedEngine
 from turngym.executors.env_pool import EnvFactory, EnvPool
+from turngym.executors.fleet_engine import EngineRef
 from turngym.executors.limits import Limits
 from turngym.executors.multi_turn import MultiTurn
 from turngym.executors.pacing import Pace
+from turngym.executors.pools.known_states import KnownStates
 from turngym.executors.retry import Executor
 from turngym.executors.rollouts import Rollouts
-from turngym.learner.loop import save
+from turngym.learner.env_pools import STATES, EnvPools
 from turngym.learner.loop_parts import LoopSettings, Parts
 from turngym.learner.losses.objective import Objective
 from turngym.learner.losses.policy import PolicyOptions
@@ -43,6 +47,7 @@ from turngym.learner.run.checkpoint import CheckpointFolder
 from turngym.learner.run.folder import RunFolder
 from turngym.learner.run.interrupt import EXIT_CODE, Interrupt
 from turngym.learner.run.progress import Progress
+from turngym.learner.run.saving import save
 from turngym.learner.run.standing import Standing, go_on, resumed
 from turngym.learner.steps.frontier import Frontier
 
@@ -55,12 +60,29 @@ BAD = "task 5"  # its environment never works
 
 
 class Coin(Env):
-    """Two turns; "A" is worth 1. Now and then a step breaks, that of one task always, and held out never."""
+    """Two turns; "A" is worth 1. Now and then a step breaks, that of one task always, and held out never.
+
+    Its class counts the episodes of each task that were begun, over all parts of a run.
+    """
 
     chance = random.Random(0)
+    begun: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    @classmethod
+    def state_dict(cls):
+        with cls.lock:
+            return dict(cls.begun)
+
+    @classmethod
+    def load_state_dict(cls, state):
+        with cls.lock:
+            cls.begun.update(state)
 
     def reset(self, *, seed=None, options=None):
         name, self._turn = options["task"].id, 0
+        with self.lock:
+            self.begun[name] += 1
         self._risk = {BAD: 1.0, "held out": 0.0}.get(name, 0.03)
         return name, {}
 
@@ -72,11 +94,24 @@ class Coin(Env):
 
 
 class Books:
-    """In place of weights: the serials that were trained on, and those of the step that is being gathered."""
+    """In place of weights: the serials that were trained on, and those of the step that is being gathered.
+
+    One number is learned too, by Adam from gradients that hang on the serials and their order; `adam` holds it, its
+    moments, and the number of updates.
+    """
 
     def __init__(self) -> None:
         self.trained: list[int] = []
         self.pending: list[int] = []
+        self.adam = [0.0, 0.0, 0.0, 0.0]
+
+    def update(self, lr: float) -> None:
+        self.trained += self.pending
+        weight, mean, square, count = self.adam
+        gradient = sum((place + 1) * (serial % 7 - 3) for place, serial in enumerate(self.pending))
+        mean, square, count = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2, count + 1
+        scale = (square / (1 - 0.99**count)) ** 0.5 + 1e-8
+        self.adam = [weight - lr * mean / (1 - 0.9**count) / scale, mean, square, count]
 
 
 class ToyRollouts(Rollouts):
@@ -104,12 +139,13 @@ class ToyRanks:
     train_s: float = 0.0
     on_train: Callable[[int], None] = lambda count: None
     num_trained: int = 0
+    on_save: Callable[[Path], None] = lambda folder: None
 
     def train(self, part: Any, objective: Any, lr: float, *, may_stop: bool, version: int) -> dict[str, float] | None:
         time.sleep(self.train_s)
         if may_stop and self.is_stopped():
             return None
-        self.books.trained += self.books.pending
+        self.books.update(lr)
         self.num_trained += 1
         self.on_train(self.num_trained)
         return {"policy/lr": lr}
@@ -124,11 +160,37 @@ class ToyRanks:
                 file.write(f"{serial}\n")
                 file.flush()
             time.sleep(self.train_s)
-        (Path(folder) / tag / "optimizer.txt").write_text("moments\n")
+        (Path(folder) / tag / "optimizer.txt").write_text(json.dumps(self.books.adam))
+        self.on_save(Path(folder) / tag)
 
     def load(self, folder: str, tag: str) -> dict[str, Any]:
         self.books.trained = trained(Path(folder) / tag)
+        self.books.adam = json.loads((Path(folder) / tag / "optimizer.txt").read_text())
         return {}
+
+
+class ToyHosts:
+    """A run's pool of environments as that of the one rollout actor of a fleet."""
+
+    def __init__(self, fleet: LocalFleet, pool: EnvPool) -> None:
+        self._fleet = fleet
+        self._pool = pool
+        self.started = [EngineRef(0, 0)]
+
+    def call(self, engines: Sequence[EngineRef], method: str, *arguments: Any, **words: Any) -> dict[EngineRef, Any]:
+        return {engine: self._fleet.on_loop(getattr(self, method)(*arguments)) for engine in engines}
+
+    def ask(self, method: str, *arguments: Any, timeout_s: float) -> dict[int, Any]:
+        return {0: self._fleet.on_loop(getattr(self, method)(*arguments))}
+
+    async def pool_stats(self) -> Any:
+        return self._pool.stats()
+
+    async def pool_states(self, timeout_s: float) -> Any:
+        return await self._pool.kept(timeout_s)
+
+    async def load_pool_states(self, states: Any) -> None:
+        self._pool.load_state_dict(states)
 
 
 @dataclass
@@ -205,6 +267,10 @@ class Running:
         self.standing: Standing = resumed(
             checkpoint, self.roles, self.frontier, self.rollouts, self.run_folder, KL, self.lines.append
         )
+        hosts = cast(Any, ToyHosts(self.fleet, self.pool))
+        self.pools = EnvPools(hosts, KnownStates(self.lines.append), 30.0, self.lines.append, keeps_state=True)
+        if checkpoint is not None:
+            self.pools.load(checkpoint.path)
         self.sync = ToySync(self.fleet, 0 if checkpoint is None else int(checkpoint.state["version"]))
         self.fleet.publish(self.sync.version)
         self.progress = Progress(99)
@@ -232,6 +298,7 @@ class Running:
             folder=self.run_folder,
             progress=self.progress,
             interrupt=self.interrupt,
+            pools=self.pools,
             members=self.toy.members,
         )
 
@@ -264,6 +331,9 @@ class Running:
         self.rollouts.start()
         try:
             go_on(self.parts, self.settings, self.standing)
+            if self.standing.state.is_interrupted:
+                self.rollouts.close()
+                self.pools.gather_last()
             save(self.parts, self.standing.state, self.standing.scores)
         finally:
             self.rollouts.close()
@@ -277,6 +347,12 @@ def trained(checkpoint: Path) -> list[int]:
     return [int(line) for line in (checkpoint / "weights.txt").read_text().split()]
 
 
+def begun(checkpoint: Path) -> Counter[str]:
+    """How many episodes of each task had begun by a checkpoint, as its environments' state has it."""
+    states = pickle.loads((checkpoint / STATES).read_bytes())
+    return sum(map(Counter, states.get("Coin", [])), Counter())
+
+
 def surviving(folder: Path) -> list[int]:
     """The serials of the line of checkpoints that leads to the newest."""
     newest, _ = CheckpointFolder(folder / "checkpoints", 3).newest()
@@ -284,11 +360,15 @@ def surviving(folder: Path) -> list[int]:
     return trained(newest.path)
 
 
+def drawn(toy: Toy) -> list[str]:
+    """The tasks of all draws, by serial."""
+    frontier = Frontier([Task(id=f"task {n}") for n in range(toy.num_tasks)], toy.num_passes, 0, toy.fingerprint)
+    return [frontier.named(serial).task.id for serial in range(toy.num_tasks * toy.num_passes)]
+
+
 def wanted(toy: Toy) -> list[int]:
     """The serials of all draws but those of the task that never works."""
-    frontier = Frontier([Task(id=f"task {n}") for n in range(toy.num_tasks)], toy.num_passes, 0, toy.fingerprint)
-    draws = [frontier.named(serial) for serial in range(toy.num_tasks * toy.num_passes)]
-    return [draw.serial for draw in draws if draw.task.id != BAD]
+    return [serial for serial, task in enumerate(drawn(toy)) if task != BAD]
 
 
 def run_once(folder: str, seed: int, save_every: int) -> int:

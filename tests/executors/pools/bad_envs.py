@@ -95,6 +95,25 @@ class Odd(Env):
         return Unpicklable()
 
 
+class Grumpy(Odd):
+    """Its state cannot be had."""
+
+    @classmethod
+    def state_dict(cls):
+        raise KeyError("level")
+
+
+class Plain(Env):
+    """Keeps nothing."""
+
+    def reset(self, *, seed=None, options=None):
+        return "go", {}
+
+    def step(self, action):
+        time.sleep(float(str(action).partition(" ")[2] or 0))
+        return "rested", 1.0, True, False, {}
+
+
 class Unpicklable:
     def __str__(self):
         raise LookupError("cannot be written")

@@ -13,6 +13,7 @@ from turngym.errors import DeadlineError, EnvError, EnvLostError, WorkerError
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.limits import Limits
 from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.pools.base import Kept
 from turngym.executors.pools.from_options import make_pool
 from turngym.executors.retry import retrying
 from turngym.executors.trajectory import FailureKind
@@ -217,3 +218,54 @@ async def test_a_fork_past_its_deadline_takes_its_worker_down(pool, bad_env, unt
         await other.fork(30)
     await close_all(*envs)
     await until(lambda: pool.stats().counts.num_envs == 0)
+
+
+@pytest.mark.slow
+async def test_a_busy_worker_holds_up_no_state_and_a_dead_one_takes_none_along(bad_env, one_step):
+    """In one worker: nothing kept, nothing asked; then busy, answered late, killed at a deadline, and replaced."""
+    before = children()
+    pool = make_pool(EnvPoolOptions(backend="process", num_processes=1), 60.0)
+    plain = await pool.make(bad_env("Plain"), 30)
+    nap = asyncio.ensure_future(plain.step(Action("nap 1"), 30))
+    assert await pool.kept(30) == Kept({})
+    assert not nap.done()  # it was not waited for
+    odd = await pool.make(bad_env("Odd"), 30)  # behind the nap
+    await nap
+    await odd.step(Action("pid"), 30)
+    assert await pool.kept(30) == Kept({"Odd": [{"num_steps": 1}]})
+    nap = asyncio.ensure_future(odd.step(Action("nap 1"), 30))
+    await asyncio.sleep(0)
+    kept = await pool.kept(0.05)
+    assert kept.states == {"Odd": [{"num_steps": 1}]}
+    (line,) = kept.complaints
+    assert "what Odd keeps could not be had" in line
+    assert "no answer within 0.05 s" in line
+    await nap
+    assert await pool.kept(30) == Kept({"Odd": [{"num_steps": 2}]})
+    nap = asyncio.ensure_future(odd.step(Action("nap 60"), 0.5))
+    await asyncio.sleep(0)
+    kept = await pool.kept(30)
+    assert kept.states == {"Odd": [{"num_steps": 2}]}
+    assert "lost with the worker process it shared" in kept.complaints[0]
+    with pytest.raises(DeadlineError):
+        await nap
+    for env in (plain, odd):
+        await env.close()
+    await one_step(pool, bad_env("Plain"), "pid")
+    assert await pool.kept(30) == Kept({"Odd": [{"num_steps": 2}]})  # of the worker before
+    await one_step(pool, bad_env("Odd"), "pid")
+    assert await pool.kept(30) == Kept({"Odd": [{"num_steps": 3}]})
+    await closed(pool, before)
+
+
+@pytest.mark.slow
+async def test_a_state_that_raises_in_a_worker_is_named_and_its_neighbours_are_had(bad_env, one_step):
+    before = children()
+    pool = make_pool(EnvPoolOptions(backend="process", num_processes=1), 60.0)
+    await one_step(pool, bad_env("Odd"), "pid")
+    await one_step(pool, bad_env("Grumpy"), "pid")
+    kept = await pool.kept(30)
+    assert kept.states == {"Odd": [{"num_steps": 2}]}
+    assert "what Grumpy keeps could not be had" in kept.complaints[0]
+    assert "KeyError('level')" in kept.complaints[0]
+    await closed(pool, before)

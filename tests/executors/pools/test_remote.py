@@ -16,6 +16,7 @@ from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.env_pool import EnvPool
 from turngym.executors.limits import Limits
 from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.pools.base import Kept
 from turngym.executors.pools.from_options import make_pool
 from turngym.executors.pools.remote import RemoteHost
 from turngym.executors.retry import retrying
@@ -184,3 +185,17 @@ async def test_environments_fork_in_their_worker(make_remote_pool, bad_env, name
     await until(lambda: pool.stats().counts.num_envs == 2)
     await twin.close()
     await one.close()
+
+
+async def test_the_state_of_a_worker_that_dies_goes_to_the_one_in_its_place(make_remote_pool, bad_env, one_step):
+    pool = make_remote_pool(1, max_restarts=1)
+    pool.load_state_dict({"Odd": [{"num_steps": 5}]})
+    await one_step(pool, bad_env("Odd"), "pid")
+    assert await pool.kept(30) == Kept({"Odd": [{"num_steps": 6}]})
+    victim = await reset(pool, bad_env("AsyncOdd"))
+    with pytest.raises(EnvLostError):
+        await seen(victim, "die")
+    await victim.close()
+    assert await pool.kept(30) == Kept({"Odd": [{"num_steps": 6}]})
+    await one_step(pool, bad_env("Odd"), "pid")
+    assert await pool.kept(30) == Kept({"Odd": [{"num_steps": 7}]})

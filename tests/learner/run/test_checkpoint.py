@@ -17,6 +17,7 @@ def write(folder: CheckpointFolder, step: int) -> None:
     (folder.root / tag / "critic").mkdir()
     (folder.root / tag / "critic" / "weights").write_text("weights of the critic")
     folder.finish(step, {"position": step * 10})
+    assert folder.drop_oldest() == []
 
 
 def test_the_newest_complete_one_is_found(tmp_path):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
@@ -16,7 +17,7 @@ import pytest
 
 from turngym.learner.run.checkpoint import CheckpointFolder
 
-from ..toy_run import Toy, surviving, wanted
+from ..toy_run import Toy, begun, drawn, surviving, wanted
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -95,17 +96,26 @@ def kill_until(runs: Runs, root: Path, rng: random.Random, num_kills: int, numbe
 
 
 def check_line(folder: Path) -> bool:
-    """What a run will go on from is a line without a task that was trained twice; return whether there is one."""
-    if CheckpointFolder(folder / "checkpoints", 3).newest()[0] is None:
+    """What a run will go on from is a line without a task that was trained twice; return whether there is one.
+
+    The environments' class has counted every attempt behind it, in whichever part of the run it was begun.
+    """
+    newest, _ = CheckpointFolder(folder / "checkpoints", 3).newest()
+    if newest is None:
         return False
     line = surviving(folder)
     assert len(set(line)) == len(line)
     assert set(line) <= set(wanted(Toy(folder)))
+    tasks = drawn(Toy(folder))
+    missing = Counter({task: 4 * count for task, count in Counter(tasks[serial] for serial in line).items()})
+    missing.subtract(begun(newest.path))
+    assert max(missing.values()) <= 0, f"episodes that the environments' state has forgotten: {+missing}"
     return True
 
 
 def check_end(folder: Path) -> None:
     """Every task of both passes was trained exactly once, and the books say so."""
+    assert check_line(folder)
     assert sorted(surviving(folder)) == wanted(Toy(folder))
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))

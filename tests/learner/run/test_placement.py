@@ -1,9 +1,17 @@
 """How the hardware is shared out, and what more than there is leads to."""
 
 import pytest
+import ray
 
+from turngym.envs.base import Env
+from turngym.envs.factory import EnvFactory
 from turngym.errors import ConfigError
-from turngym.learner.run.placement import Hardware, Layout, plan_layout
+from turngym.executors.engines.vllm import VllmConfig
+from turngym.executors.limits import Limits
+from turngym.executors.pools.base import Kept
+from turngym.executors.pools.known_states import KnownStates
+from turngym.executors.rollout_actor import RolloutConfig
+from turngym.learner.run.placement import Cluster, Hardware, Layout, plan_layout
 
 
 def plan(num_gpus: int, ranks: int | None = None, engines: int | None = None, gpus_per_engine: int = 1) -> Layout:
@@ -40,3 +48,25 @@ def test_one_gpu_is_shared_by_the_learner_and_one_engine():
 def test_more_than_there_is_is_refused(words, message):
     with pytest.raises(ConfigError, match=message):
         plan(**words)
+
+
+def test_what_takes_a_rollout_actors_place_is_made_with_what_its_environments_kept(monkeypatch):
+    made = []
+
+    class Remote:
+        def options(self, **options):
+            return self
+
+        def remote(self, config, **words):
+            made.append((words["name"], config.env_states))
+
+    monkeypatch.setattr(ray, "remote", lambda actor: Remote())
+    known = KnownStates(lambda line: None)
+    config = RolloutConfig(VllmConfig("m", "float32", max_context=8), EnvFactory("env", Env), Limits())
+    cluster = Cluster.__new__(Cluster)  # without a Ray of its own
+    fleet = cluster.fleet(
+        config, plan(0, engines=2), start_timeout_s=1.0, max_restarts=1, say=lambda line: None, env_states=known
+    )
+    known.learn(1, Kept({"Staircase": [7]}), known.asked())
+    fleet._make_actor(1)
+    assert made == [("engine 0", {}), ("engine 1", {}), ("engine 1", {"Staircase": [7]})]
