@@ -32,7 +32,11 @@ R = TypeVar("R", bound="TrainConfig")
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train a language model in an environment."""
+    """Train a language model in an environment.
+
+    --config FILE.yaml reads options from a file, nested or dotted; words override it. --agent_args.KEY VALUE is for what
+    --agent names.
+    """
 
     agent: str | None = None
     """What is trained: env:NAME, env:module:Class, env:path/to/file.py:Class, env:COLLECTION/NAME, or an agent of
@@ -76,7 +80,8 @@ class TrainConfig:
 class EvalConfig(TrainConfig):
     """Score a language model on held-out tasks.
 
-    Takes the options of `turngym train`, so that a run's config.yaml serves; those of learning have no effect.
+    Takes the options of `turngym train`, so that a run's config.yaml serves as --config; those of learning have no
+    effect.
     """
 
     output_dir: str = "runs/eval"
