@@ -1,7 +1,6 @@
 """A pause waits as long as a completion may take, and one that fails leaves the engine as it was; vLLM is a fake."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
