@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...executors.engines.vllm import VllmConfig
 from ...executors.fleet import Fleet
+from ...executors.restarts import CONTROL_GROUPS
 from ...executors.rollout_actor import RolloutActor, RolloutConfig
 from ...executors.scoring_actor import ScoringActor
 from ...executors.transports import sweep_leftovers
@@ -93,7 +94,8 @@ class Cluster:
         """Make the rollout actors."""
         import ray
 
-        remote: Any = ray.remote(RolloutActor)
+        decorate: Any = ray.remote  # its types know no concurrency groups
+        remote = decorate(concurrency_groups=CONTROL_GROUPS)(RolloutActor)
         options = {"num_cpus": 1, "num_gpus": layout.gpus_per_engine, "max_concurrency": 10_000}
 
         def make_actor(index: int) -> Any:

@@ -84,8 +84,9 @@ def resumed(
 def go_on(parts: Parts, settings: LoopSettings, standing: Standing) -> list[Group]:
     """Run the loop from where the run stands; return the last evaluation's episodes.
 
-    A step is not finished for rollouts that have failed for good. What was learned must not go down with engines, environments or a weight update: the learner is well then and
-    stands after a whole step, and that is saved before the error goes on.
+    What was learned must not go down with engines, environments or a weight update: the learner is well then and
+    stands after a whole step, and that is saved before the error goes on. No step is finished for rollouts that have
+    failed for good.
     """
     state = standing.state
     parts.rollouts.on_failure(parts.roles.request_stop)
