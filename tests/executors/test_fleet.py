@@ -336,7 +336,9 @@ def test_an_environment_that_blocks_its_engine_is_named_and_fails_and_the_engine
     """Two such tasks on one engine that may never be replaced for a fault of its own; the others are all done."""
     fleet = make_fleet(num_engines=1, max_restarts=0, quiet_s=6.0)
     prompts = ["well", "blocks the event loop", "well", "blocks the event loop", "well"]
-    rollouts = Rollouts(fleet, Line(prompts), Pace(5), RolloutPlan((0, 1), SAMPLING, max_failed_fraction=0.9, max_leases=1))
+    rollouts = Rollouts(
+        fleet, Line(prompts), Pace(5), RolloutPlan((0, 1), SAMPLING, max_failed_fraction=0.9, max_leases=1)
+    )
     rollouts.start()
     try:
         rollouts.begin_batch(0, 1)
