@@ -89,5 +89,8 @@ def see_to_start(engine: EngineState, timeout_s: float) -> str | None:
 
 
 def _culprit(orders: Sequence[Order], blocking: Blocking) -> Order | None:
-    names = ({episode_name(order.task.id, number) for number in order.numbers} for order in orders)
-    return next((order for order, its in zip(orders, names, strict=True) if blocking.episode in its), None)
+    for order in orders:
+        if blocking.episode in {episode_name(order.task.id, number) for number in order.numbers}:
+            return order
+    # The side of a game that nobody asked for plays it, too.
+    return next((o for o in orders if o.task.id == blocking.episode.rpartition("/")[0]), None)

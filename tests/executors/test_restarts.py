@@ -51,6 +51,11 @@ def test_the_attempts_of_the_order_that_blocked_have_failed_and_the_others_are_l
     }
 
 
+def test_the_side_of_a_game_that_was_not_asked_for_blocks_it_too() -> None:
+    (outcome,) = lost_outcomes([order(1, "b", 6)], BLOCKING)
+    assert [t.attempt for t in outcome.trajectories] == [6]
+
+
 @pytest.mark.parametrize("blocking", [None, Blocking("Slow.close", 61.0, "Task-12")])
 def test_where_nobody_is_to_blame_all_orders_are_lost(blocking: Blocking | None) -> None:
     (outcome,) = lost_outcomes([order(0, "a", 0, 1)], blocking)
