@@ -76,7 +76,7 @@ class Abandoned:
             MOST_CANCELLATIONS,
             GRACE_S,
         )
-        in_background(self._end(task, what))
+        in_background(self._end(task, what))  # as long as the call lives
 
     async def _end(self, task: asyncio.Task[object], what: str) -> None:
         pause_s = GRACE_S
