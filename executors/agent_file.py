@@ -26,6 +26,7 @@ from .env_pool import EnvPool
 from .failures import Stage, failure_of
 from .limits import Limits
 from .multi_turn import MultiTurn
+from .pools.abandoned import Abandoned
 from .pools.on_loop import direct
 from .retry import SeedFor
 from .trajectory import EndReason, Failure, Trajectory
@@ -71,6 +72,7 @@ class AgentFileExecutor(MultiTurn):
         self._tokenizer = tokenizer
         self._source = f"AgentExecutor.execute of {env_factory.kwargs['path']!r}"
         self._samples = Samples()
+        self._abandoned = Abandoned()
         self._takes_images = takes_images(executor)
         self._shown_tokenizer: Any = tokenizer  # Any: one that is a processor too has no type of its own
         self._places: ImagePlaces | None = None
@@ -102,7 +104,8 @@ class AgentFileExecutor(MultiTurn):
         failure: Failure | None = None
         answer: _Answer | None = None
         try:
-            result = await direct(functools.partial(self._call, task, engine), self._source, self.limits.max_seconds)
+            call = functools.partial(self._call, task, engine)
+            result = await direct(call, self._source, self.limits.max_seconds, self._abandoned)
             answer = self._checked(result, engine)
         except Exception as error:
             failure = engine.too_long or failure_of(error, Stage.ENV, engine.num_completions - 1)

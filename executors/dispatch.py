@@ -149,6 +149,7 @@ class Dispatcher:
         job.ended += [t for t in outcome.trajectories if t.attempt in job.missing]
         if job.missing:
             self.counts["attempts_lost"] += len(job.missing)
+            job.num_orders -= outcome.is_blameless
             self._again(job, "it was lost with its engine")
         else:
             self._finish(job)

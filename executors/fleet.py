@@ -12,6 +12,7 @@ from ray.exceptions import RayActorError, RayError
 from ..errors import DeadlineError, EngineDeadError
 from .fleet_engine import Burst, EngineRef, EngineState, Order, Outcome, Status, introduce, outcome_of
 from .ray_calls import answers, death_of, first_line, from_ray
+from .restarts import Restarts, lost_outcomes, see_to_start, why_silent
 
 ASK_EVERY_S = 5.0
 
@@ -43,13 +44,19 @@ class Fleet:
     ) -> None:
         self._make_actor = make_actor
         self._start_timeout_s = start_timeout_s
-        self._restarts_left = max_restarts
+        self._restarts = Restarts(max_restarts)
         self._say = say
         self._quiet_s = quiet_s
         self._lock = threading.RLock()
         self._running: dict[Any, tuple[Order, EngineState]] = {}
-        self.num_restarts = self._num_bursts = 0
+        self._num_bursts = 0
+        self._last_death = ""
         self._engines = [EngineState(index, make_actor(index)) for index in range(num_engines)]
+
+    @property
+    def num_restarts(self) -> int:
+        """How often engines were started anew."""
+        return self._restarts.num_taken
 
     @property
     def bare(self) -> list[EngineRef]:
@@ -121,7 +128,9 @@ class Fleet:
                 if engine.status is Status.DEAD:
                     outcomes += self._restart(engine)
             if not outcomes and all(engine.status is Status.GONE for engine in self._engines):
-                raise EngineDeadError("no engine lives any more, and --vllm.max_restarts are used up")
+                raise EngineDeadError(
+                    f"no engine lives any more, and --vllm.max_restarts are used up; {self._last_death}"
+                )
             return outcomes
 
     def cancel(self, keys: Iterable[int]) -> None:
@@ -222,6 +231,8 @@ class Fleet:
             if not self._is_death(error, engine):
                 raise from_ray(error, f"an episode of task {order.task.id!r}", f"engine {engine.index}") from error
             return Outcome(order, (), order.numbers)
+        if outcome.trajectories:
+            engine.num_blocked = 0
         if outcome.lost:
             engine.asked_at = 0.0  # its health is asked for at once
         return outcome
@@ -236,7 +247,8 @@ class Fleet:
     def _died(self, engine: EngineState, cause: str, *, has_process: bool) -> None:
         with self._lock:
             if engine.is_started:
-                self._say(f"engine {engine.index} died: {cause}")
+                self._last_death = f"engine {engine.index} died: {cause}"
+                self._say(self._last_death)
                 engine.status, engine.has_process = Status.DEAD, has_process
 
     def _ask_health(self, engine: EngineState) -> None:
@@ -254,23 +266,22 @@ class Fleet:
                     self._died(engine, f"its health check failed: {first_line(error)}", has_process=False)
             engine.question = None
         elif now - engine.asked_at > self._quiet_s:
-            self._died(engine, f"it did not answer a health check within {self._quiet_s:g} s", has_process=False)
+            cause, engine.blocking = why_silent(engine.actor, self._quiet_s)
+            self._died(engine, cause, has_process=False)
 
     def _restart(self, engine: EngineState) -> list[Outcome]:
         """Start a dead engine anew; return what was lost with it: nothing where its actor lives."""
         outcomes: list[Outcome] = []
-        has_restart = self._restarts_left > 0
+        has_restart = self._restarts.take(engine)
         if not engine.has_process or not has_restart:
             lost = [handle for handle, (_, where) in self._running.items() if where is engine]
-            outcomes = [Outcome(o, (), o.numbers) for o, _ in (self._running.pop(handle) for handle in lost)]
-            engine.load = 0
+            outcomes = lost_outcomes([self._running.pop(handle)[0] for handle in lost], engine.blocking)
+            engine.load, engine.blocking = 0, None
             ray.kill(engine.actor, no_restart=True)
         if not has_restart:
             self._say(f"engine {engine.index} is not started again: --vllm.max_restarts are used up")
             engine.status = Status.GONE
             return outcomes
-        self._restarts_left -= 1
-        self.num_restarts += 1
         self._say(f"engine {engine.index} starts anew" + ("" if engine.has_process else ", in a new process"))
         if engine.has_process:
             engine.start = engine.actor.restart.remote()
@@ -283,18 +294,7 @@ class Fleet:
         return outcomes
 
     def _see_to_start(self, engine: EngineState) -> None:
-        if engine.status is not Status.STARTING:
-            return
-        if ray.wait([engine.start], timeout=0)[0]:
-            try:
-                ray.get(engine.start)
-                engine.status, engine.asked_at = Status.BARE, time.monotonic()
-                return
-            except RayError as error:
-                why = str(from_ray(error, "its start", f"engine {engine.index}"))
-        elif time.monotonic() > engine.start_until:
-            why = f"it took longer than {self._start_timeout_s:g} s"
-        else:
-            return
-        self._say(f"engine {engine.index} could not be started: {why}")
-        engine.status, engine.has_process = Status.DEAD, False
+        if (why := see_to_start(engine, self._start_timeout_s)) is not None:
+            self._last_death = f"engine {engine.index} could not be started: {why}"
+            self._say(self._last_death)
+            engine.status, engine.has_process = Status.DEAD, False

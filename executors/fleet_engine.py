@@ -9,6 +9,7 @@ from typing import Any
 from ..agents.base import Sampling
 from ..envs.task import Task
 from .branching import Branching
+from .pools.watchdog import Blocking
 from .trajectory import FailureKind, Trajectory
 from .turn_gate import ScheduledTurns
 
@@ -40,6 +41,7 @@ class Outcome:
     order: Order
     trajectories: tuple[Trajectory, ...]
     lost: tuple[int, ...] = ()
+    is_blameless: bool = False  # lost by the fault of another order, which will not come again
 
 
 def outcome_of(order: Order, trajectories: Sequence[Trajectory], engine: int) -> Outcome:
@@ -81,6 +83,8 @@ class EngineState:
     start_until: float = 0.0
     question: Any = None  # the call of a health check that goes on
     asked_at: float = field(default_factory=time.monotonic)
+    blocking: Blocking | None = None  # the environment's call that it died of
+    num_blocked: int = 0  # how often that was so since an attempt came back from it
 
     @property
     def ref(self) -> EngineRef:

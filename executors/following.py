@@ -192,7 +192,7 @@ class FollowingRollouts(Rollouts):
         until = time.monotonic() + self._timeout_s
         while not self._should_stop():
             with self._changed:
-                self._raise_failure()
+                self.raise_failure()
                 if not (has_begun_all := self._dispatcher.has_begun_all):
                     self._changed.wait(POLL_S)
             left = self._scheduled_engines.unfinished_turns(version - 1) if has_begun_all else ["what is to begin"]

@@ -38,6 +38,7 @@ from .pools.from_options import make_pool, parse_weights
 from .pools.gate import FairGate
 from .pools.gated import GatedGenerator
 from .pools.stats import PoolStats
+from .pools.watchdog import Blocking, blocking_now
 from .retry import SeedFor, stable_seed
 from .tree import SeatOf, run_attempts
 from .turn_gate import ScheduledSeat, ScheduledTurns, TurnGate
@@ -146,7 +147,8 @@ class RolloutActor:
             burst: In lockstep: nothing is sampled before all of it has come, whenever each order comes.
             turns: At which versions to sample, where a schedule is followed.
         """
-        sampling = _with_stop_ids(sampling, self._stop_token_ids)
+        stop_token_ids = dict.fromkeys((*sampling.stop_token_ids, *self._stop_token_ids))
+        sampling = replace(sampling, stop_token_ids=tuple(stop_token_ids))
         branching = self._branching(task, branching or Branching())
         self._expect(burst)
         with self._seats(task, attempts, branching, turns) as seat_of:
@@ -245,6 +247,10 @@ class RolloutActor:
         """Raise `EngineDeadError` unless the engine answers."""
         await self._engine.health()
 
+    async def blocking(self) -> Blocking | None:
+        """Return the environment's call that blocks the event loop; asked in a thread of its own."""
+        return blocking_now()
+
     async def begin_update(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
         """Pause, with running requests as the mode says, and make ready for weights."""
         await self._engine.pause(mode)
@@ -285,10 +291,6 @@ def _gate(config: RolloutConfig) -> FairGate | None:
 
 def _seed(run_seed: int, task_id: str, attempt: int, turn: int) -> int:
     return stable_seed(task_id, attempt, turn, run_seed)
-
-
-def _with_stop_ids(sampling: Sampling, stop_token_ids: tuple[int, ...]) -> Sampling:
-    return replace(sampling, stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *stop_token_ids))))
 
 
 def _stop_token_ids(model: str, end_of_turn_ids: tuple[int, ...]) -> tuple[int, ...]:

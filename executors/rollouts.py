@@ -57,12 +57,32 @@ class Rollouts:
         self._dispatcher = make_dispatcher(source, pace, plan)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
+        self._on_failure: list[Callable[[], None]] = []
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="turngym-rollouts", daemon=True)
 
     def start(self) -> None:
         """Let the thread run."""
         self._thread.start()
+
+    def on_failure(self, callback: Callable[[], None]) -> None:
+        """Call this once when nothing will come any more, from another thread; at once if that is so already.
+
+        The learner may be in a long step then, which nobody will take further: who ends it asks `raise_failure` why.
+        """
+        with self._changed:
+            if self._failure is None:
+                self._on_failure.append(callback)
+                return
+        callback()
+
+    def raise_failure(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if isinstance(self._failure, TurnGymError):
+            raise self._failure
+        if self._failure is not None:
+            error = self._failure
+            raise WorkerError(f"the rollouts' thread ended by an error: {type(error).__name__}: {error}") from error
 
     def begin_batch(self, version: int, num_batches_left: int) -> None:
         """Let rollouts run for the batch to come; `num_batches_left` counts it."""
@@ -91,7 +111,7 @@ class Rollouts:
         while not should_stop():
             on_idle()
             with self._changed:
-                self._raise_failure()
+                self.raise_failure()
                 if (taken := self._dispatcher.take(count, time.monotonic())) is not None:
                     return taken
                 self._changed.wait(POLL_S)
@@ -127,7 +147,7 @@ class Rollouts:
                 self._engines.cancel(keys)
                 return None
             with self._changed:
-                self._raise_failure()
+                self.raise_failure()
                 self._changed.wait(POLL_S)
             if len(groups) > shown:
                 shown = len(groups)
@@ -190,15 +210,10 @@ class Rollouts:
                 self._engines.cancel(late)
         except BaseException as error:  # it is the learner's thread that must hear of it
             with self._changed:
-                self._failure = error
+                self._failure, callbacks = error, self._on_failure
                 self._changed.notify_all()
-
-    def _raise_failure(self) -> None:
-        if isinstance(self._failure, TurnGymError):
-            raise self._failure
-        if self._failure is not None:
-            error = self._failure
-            raise WorkerError(f"the rollouts' thread ended by an error: {type(error).__name__}: {error}") from error
+            for callback in callbacks:
+                callback()
 
 
 def _keeper(groups: dict[int, Group], place: int) -> Callable[[Group], None]:

@@ -17,6 +17,7 @@ from ..envs.task import Task
 from .env_pool import EnvFactory, EnvPool
 from .failures import TRANSIENT
 from .multi_turn import MultiTurn
+from .pools.watchdog import episode_name
 from .retry import SeedFor, pause_s
 from .table import Table
 from .trajectory import EndReason, Failure, FailureKind, Trajectory
@@ -91,7 +92,10 @@ async def play(
 
     try:
         async with asyncio.TaskGroup() as group:
-            runs = [group.create_task(one(side)) for side in range(len(generators))]
+            runs = [
+                group.create_task(one(side), name=episode_name(task.id, first_attempt + side))
+                for side in range(len(generators))
+            ]
     finally:
         await table.close()
     return _as_one([run.result() for run in runs], table.failed)

@@ -7,9 +7,10 @@ be rarer among the attempts than they are.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Any
 
 from ..agents.base import Generator, Sampling
 from ..envs.task import Task
@@ -19,6 +20,7 @@ from .env_pool import EnvFactory
 from .episode import Episode
 from .failures import EpisodeError
 from .multi_turn import MultiTurn
+from .pools.watchdog import episode_name
 from .retry import Executor, SeedFor, retrying
 from .sides import num_sides, run_games
 from .trajectory import EndReason, Failure, FailureKind, Trajectory
@@ -89,11 +91,16 @@ async def run_attempts(
         def episode(generator: Generator) -> Episode:
             return multi_turn.episode(task, numbers[0], generator, sampling, seed_for)
 
-        return await _Tree(branching or Branching(), seat_of, by_itself).run(numbers, episode, multi_turn.env_factory)
+        return await _Tree(task, branching or Branching(), seat_of, by_itself).run(
+            numbers, episode, multi_turn.env_factory
+        )
 
     try:
         async with asyncio.TaskGroup() as group:
-            trees = [group.create_task(run(numbers)) for numbers in (branching or Branching()).trees(attempts)]
+            trees = [
+                group.create_task(run(n), name=episode_name(task.id, n[0]))
+                for n in (branching or Branching()).trees(attempts)
+            ]
     except ExceptionGroup as errors:  # no failure of an episode; the first says what it is
         raise errors.exceptions[0] from None
     return tuple(sorted((leaf for tree in trees for leaf in tree.result()), key=lambda leaf: leaf.attempt))
@@ -103,14 +110,20 @@ class _Tree:
     """One tree while it grows. An episode in it stands for several attempts until it has forked often enough.
 
     Args:
+        task: What its episodes are to do.
         branching: Where it forks.
         seat_of: The generator of each attempt.
         again: From a failed leaf to what comes of trying it again by itself, as a whole episode; perhaps the same leaf.
     """
 
     def __init__(
-        self, branching: Branching, seat_of: SeatOf, again: Callable[[int, Trajectory], Awaitable[Trajectory]]
+        self,
+        task: Task,
+        branching: Branching,
+        seat_of: SeatOf,
+        again: Callable[[int, Trajectory], Awaitable[Trajectory]],
     ) -> None:
+        self._task = task
         self._branching = branching
         self._seat_of = seat_of
         self._again = again
@@ -126,7 +139,7 @@ class _Tree:
         self._branches[attempts[0]] = None
         try:
             async with self._tasks:
-                self._tasks.create_task(self._grow_root(attempts, root, env_factory))
+                self._begin(self._grow_root(attempts, root, env_factory), attempts[0])
         except ExceptionGroup as errors:  # no failure of an episode; the first says what it is
             raise errors.exceptions[0] from None
         return tuple(replace(leaf, branch_of=self._branch_of(leaf)) for leaf in self._leaves.values())
@@ -175,7 +188,7 @@ class _Tree:
             is_over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             its = attempts[first : first + size]
             self._branches[its[0]] = attempts[0], turn
-            twin = self._tasks.create_task(self._grow_twin(episode, its, later_turns, is_over))
+            twin = self._begin(self._grow_twin(episode, its, later_turns, is_over), its[0])
             try:
                 own += () if await is_over else its
             except asyncio.CancelledError:
@@ -217,10 +230,13 @@ class _Tree:
             self._branches[leaf.attempt] = attempts[0], trajectory.num_turns - 1
             self._leaves[leaf.attempt] = leaf
             if not leaf.is_valid:
-                self._tasks.create_task(self._try_again(leaf))
+                self._begin(self._try_again(leaf), leaf.attempt)
         self._leaves[first.attempt] = first
         if not first.is_valid:
             await self._try_again(first)  # in the seat that it has
+
+    def _begin(self, work: Coroutine[Any, Any, None], attempt: int) -> asyncio.Task[None]:  # Any: it neither yields
+        return self._tasks.create_task(work, name=episode_name(self._task.id, attempt))
 
     async def _try_again(self, leaf: Trajectory) -> None:
         again = self._leaves[leaf.attempt] = await self._again(leaf.attempt, leaf)

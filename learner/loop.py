@@ -127,6 +127,8 @@ def run_loop(
         if settings.eval_at_end and state.step not in scores.by_step:  # the last step was not known as the last
             eval_groups = _evaluate(parts, settings, state, scores, {})
     except InterruptedStepError:
+        if not parts.interrupt.is_set():
+            rollouts.raise_failure()  # it was these that asked for the stop
         state.is_interrupted = True
     return eval_groups
 

@@ -70,7 +70,7 @@ class EngineControl(Protocol):
 
         Raises:
             EngineError: `DRAIN` after a pause that holds running requests: they cannot finish.
-            DeadlineError: Running requests did not finish in time.
+            DeadlineError: Running requests did not finish in time; the engine goes on as if nothing had been asked.
         """
         ...
 

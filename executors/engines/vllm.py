@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...agents.base import Completion, Sampling
 from ...agents.images import Images
-from ...errors import EngineDeadError, EngineError, WeightSyncError
+from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..weights import Bucket
 from .base import UpdateMode, check_scorable
 from .lockstep import Ask
@@ -109,8 +109,8 @@ class VllmEngine:
                 if not self._open.is_set():
                     continue
                 child = self._alive()
-                await child.hold(forget=False)
                 try:
+                    await child.hold(forget=False)
                     return [await self._begin(ask) for ask in asks]
                 finally:
                     await child.resume()
@@ -126,7 +126,7 @@ class VllmEngine:
         """Raise `EngineDeadError` unless requests can be answered and are."""
         child = self._alive()
         silent_s = asyncio.get_running_loop().time() - child.heard_at
-        if self._running and self._open.is_set() and silent_s > self._config.hang_timeout_s:
+        if self._running and not self._is_holding and silent_s > self._config.hang_timeout_s:
             raise EngineDeadError(
                 f"no token for {silent_s:.0f} s while {len(self._running)} requests run; more than "
                 f"--vllm.hang_timeout_s {self._config.hang_timeout_s:g} counts as hung"
@@ -136,18 +136,25 @@ class VllmEngine:
         """Hold new requests until `resume`, and do with running ones as the mode says; see `EngineControl`."""
         async with self._control:
             child = self._alive()
+            if mode is UpdateMode.DRAIN and self._is_holding and self._running:
+                raise EngineError(
+                    f"{len(self._running)} requests are held by an earlier pause and cannot finish; resume first"
+                )
+            was_open = self._open.is_set()
             self._open.clear()
-            if mode is UpdateMode.DRAIN:
-                if self._is_holding and self._running:
-                    raise EngineError(
-                        f"{len(self._running)} requests are held by an earlier pause and cannot finish; resume first"
-                    )
-                await child.within(self._idle.wait(), "running requests to finish")
-                await child.drain()
-            else:
-                await child.hold(forget=mode is UpdateMode.RECOMPUTE)
-                self._is_holding = True
-                await self._withdraw_unbegun(child)
+            try:
+                if mode is UpdateMode.DRAIN:
+                    drain_timeout_s = self._config.drain_timeout_s
+                    await child.within(self._idle.wait(), "running requests to finish", drain_timeout_s)
+                    await child.drain()
+                else:
+                    await child.hold(forget=mode is UpdateMode.RECOMPUTE)
+                    self._is_holding = True
+                    await self._withdraw_unbegun(child)
+            except BaseException:  # a cancellation too: nobody would resume it
+                if was_open:
+                    await self._reopen(child)
+                raise
 
     async def begin_update(self) -> None:
         """Make the worker ready for buckets."""
@@ -247,6 +254,16 @@ class VllmEngine:
             del self._running[request_id]
             if not self._running:
                 self._idle.set()
+
+    async def _reopen(self, child: VllmChild) -> None:
+        """Take back a pause that failed."""
+        if child is self._child and not child.gone.done():
+            try:
+                await child.resume()
+            except DeadlineError as error:
+                raise EngineDeadError(f"vLLM could be neither paused nor resumed: {error}") from error
+            self._is_holding = False
+            self._open.set()
 
     async def _withdraw_unbegun(self, child: VllmChild) -> None:
         """Take back requests without a token: after the update they begin anew, and read no older keys and values."""

@@ -127,17 +127,18 @@ class VllmChild:
             raise WeightSyncError(f"{method} failed in the engine's worker: {error}") from error
         return results
 
-    async def within(self, awaitable: Awaitable[Result], what: str) -> Result:
-        """Wait, but not longer than the deadline or the child's life."""
+    async def within(self, awaitable: Awaitable[Result], what: str, timeout_s: float | None = None) -> Result:
+        """Wait, but not longer than the deadline (by default of a part of an update) or the child's life."""
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         task = asyncio.ensure_future(awaitable)
         ends: set[asyncio.Future[Any]] = {task, self.gone}  # Any: of one that gives a result, and one that does not
         try:
-            await asyncio.wait(ends, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and (task.exception() is None or not self._is_gone):
                 return task.result()
             if self._is_gone:
                 raise EngineDeadError(f"vLLM died during {what}")
-            raise DeadlineError(f"{what} took longer than {self._timeout_s} s in the engine")
+            raise DeadlineError(f"{what} took longer than {timeout_s:g} s in the engine")
         finally:
             task.cancel()
 

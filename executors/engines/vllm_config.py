@@ -42,6 +42,7 @@ class VllmConfig:
     seed: int = 0
     num_threads: int = 1  # on CPU
     sync_timeout_s: float = 300.0
+    drain_timeout_s: float = 900.0  # so long may running requests take to finish before an update
     hang_timeout_s: float = 120.0  # so long without a token while requests run, and the engine counts as dead
     adapter: Adapter | None = None  # None: updates bring all weights
     max_batched_tokens: int | None = None  # computed at once; by default as vLLM chooses

@@ -64,7 +64,7 @@ class HostCounts:
     num_envs: int = 0  # that live in it now
     num_workers: int = 0  # processes that live
     num_killed: int = 0  # workers that were killed or died
-    num_stuck: int = 0  # calls past their deadline that still hold a thread
+    num_stuck: int = 0  # calls past their deadline that still hold a thread, or swallow every cancellation
     num_abandoned: int = 0  # calls that were given up at their deadline, ever
     loop_blocked_s: float = 0.0  # how long environments kept an event loop from everything else
 

@@ -7,6 +7,7 @@ from typing import Any
 from ...envs.base import AsyncEnv
 from ...errors import DeadlineError, EnvError
 from ..deadlines import Deadline
+from .abandoned import Abandoned
 from .base import EnvFactory, Host, HostCounts, Kept, States, Ticket, bound, name_of
 from .states import OwnStates, kept_under
 from .watchdog import Watchdog
@@ -17,6 +18,7 @@ class LoopHost(Host):
 
     def __init__(self) -> None:
         self._own = OwnStates()
+        self.abandoned = Abandoned()
         self._num_envs = 0
         self._watchdog: Watchdog | None = None
         self._blocked_before: dict[str, float] = {}  # of loops that are gone
@@ -29,7 +31,7 @@ class LoopHost(Host):
         async def made() -> Any:
             return factory()
 
-        env = await direct(made, f"making {name_of(factory)}", ticket.timeout_s)
+        env = await direct(made, f"making {name_of(factory)}", ticket.timeout_s, self.abandoned)
         self._own.introduce(kept_under(factory, family), type(env))
         return self.adopt(env)
 
@@ -49,7 +51,12 @@ class LoopHost(Host):
 
     def counts(self) -> HostCounts:
         """Say how things stand."""
-        return HostCounts(num_envs=self._num_envs, loop_blocked_s=sum(self.blocked_s.values()))
+        return HostCounts(
+            num_envs=self._num_envs,
+            num_stuck=self.abandoned.num_left,
+            num_abandoned=self.abandoned.num_ever,
+            loop_blocked_s=sum(self.blocked_s.values()),
+        )
 
     async def states(self, timeout_s: float) -> Kept:
         """Return what the classes of environments keep, asked on the loop, where their calls run."""
@@ -91,7 +98,9 @@ class LoopEnv:
     def call(self, method: str, argument: Any, ticket: Ticket) -> Awaitable[object]:
         """Await `reset` or `step`; a coroutine less on the way of every turn."""
         ticket.begin()
-        return direct(bound(self._env, method, argument), f"{self.name}.{method}", ticket.timeout_s)
+        return direct(
+            bound(self._env, method, argument), f"{self.name}.{method}", ticket.timeout_s, self._host.abandoned
+        )
 
     async def fork(self, ticket: Ticket) -> "LoopEnv | None":
         """Await `fork`."""
@@ -104,22 +113,22 @@ class LoopEnv:
 
         ticket.begin()
         try:
-            await direct(fork, f"{self.name}.fork", ticket.timeout_s)
+            await direct(fork, f"{self.name}.fork", ticket.timeout_s, self._host.abandoned)
         except BaseException:  # a cancellation too: nobody else knows what has been made
             for twin in made:
-                await direct(twin.close, f"{self.name}.close", ticket.timeout_s)
+                await direct(twin.close, f"{self.name}.close", ticket.timeout_s, self._host.abandoned)
             raise
         return self._host.adopt(made[0])
 
     async def close(self, timeout_s: float) -> None:
         """Await `close`."""
         try:
-            await direct(self._env.close, f"{self.name}.close", timeout_s)
+            await direct(self._env.close, f"{self.name}.close", timeout_s, self._host.abandoned)
         finally:
             self._host.leave()
 
 
-async def direct(function: Callable[[], Awaitable[object]], what: str, timeout_s: float) -> Any:
+async def direct(function: Callable[[], Awaitable[object]], what: str, timeout_s: float, abandoned: Abandoned) -> Any:
     """Await an environment's coroutine in this task, so that what it opened can be closed by the same task.
 
     The watchdog finds `what` in this function's frame.
@@ -127,7 +136,7 @@ async def direct(function: Callable[[], Awaitable[object]], what: str, timeout_s
     deadline = Deadline(timeout_s)
     try:
         with deadline:
-            outcome = await function()
+            outcome = await abandoned.within(deadline, function(), what)
     except TimeoutError as error:
         if not deadline.has_expired:
             raise

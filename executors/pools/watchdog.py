@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 import weakref
+from dataclasses import dataclass
 from types import CodeType, FrameType
 
 _log = logging.getLogger(__name__)
@@ -16,6 +17,31 @@ BEAT_S = 0.1
 BLOCKED_S = (
     0.5  # one call that runs for longer without a sign of life of the loop blocks it; a crowd of short ones does not
 )
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """A call of an environment that keeps an event loop from everything else.
+
+    Attributes:
+        what: The environment's name and method.
+        seconds: For how long by now.
+        episode: The name of the asyncio task that makes the call; see `episode_name`.
+    """
+
+    what: str
+    seconds: float
+    episode: str
+
+    @property
+    def described(self) -> str:
+        """Say it in words."""
+        return f"{self.what} has blocked the event loop for {self.seconds:.0f} s, in episode {self.episode!r}"
+
+
+def episode_name(task_id: str, attempt: int) -> str:
+    """Return what an episode's asyncio task is called, by which it is known whose call blocks."""
+    return f"{task_id}/{attempt}"
 
 
 class _Collections:
@@ -38,6 +64,12 @@ class _Collections:
 
 
 _collections = _Collections()
+_watching: "weakref.WeakSet[Watchdog]" = weakref.WeakSet()
+
+
+def blocking_now() -> Blocking | None:
+    """Return the call that blocks an event loop of this process just now, if one does; any thread may ask."""
+    return next((found for watchdog in list(_watching) if (found := watchdog.blocking()) is not None), None)
 
 
 class Watchdog:
@@ -61,12 +93,22 @@ class Watchdog:
         self._is_closed = threading.Event()
         if _collections not in gc.callbacks:
             gc.callbacks.append(_collections)
+        _watching.add(self)
         arguments = (weakref.ref(self), self._is_closed)
         threading.Thread(target=_watch, args=arguments, name="turngym-watchdog", daemon=True).start()
 
     def close(self) -> None:
         """End the watch."""
+        _watching.discard(self)
         self._is_closed.set()
+
+    def blocking(self) -> Blocking | None:
+        """Return the call that blocked the loop at the last look."""
+        frame, seconds = self._frame, time.monotonic() - self._since
+        task = asyncio.current_task(self.loop)
+        if frame is None or task is None or seconds <= BLOCKED_S:
+            return None
+        return Blocking(str(frame.f_locals["what"]), seconds, task.get_name())
 
     def look(self) -> None:
         """Note which call blocks the loop, if one does, and ask the loop for a sign of life.

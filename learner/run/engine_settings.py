@@ -25,6 +25,17 @@ def engine_dtype(settings: TrainSettings) -> str:
     return ENGINE_DTYPES[name]
 
 
+def drain_timeout_s(settings: TrainSettings) -> float:
+    """Return how long running completions may take to finish: the youngest of them has all of its own deadline."""
+    return settings.rollout.generate_timeout_s + settings.vllm.sync_timeout_s
+
+
+def pause_timeout_s(settings: TrainSettings) -> float:
+    """Return the deadline of a pause as the driver sees it: the engine's own errors must come before it."""
+    # It drains, stops and makes ready for weights, or goes on where that failed; and a margin.
+    return drain_timeout_s(settings) + 4 * settings.vllm.sync_timeout_s
+
+
 def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> RolloutConfig:
     """Return what each rollout actor is made with."""
     rollout, vllm, data, lora = settings.rollout, settings.vllm, settings.data, settings.ds.lora
@@ -42,6 +53,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         seed=settings.train.seed,
         num_threads=layout.engine_threads,
         sync_timeout_s=vllm.sync_timeout_s,
+        drain_timeout_s=drain_timeout_s(settings),
         hang_timeout_s=vllm.hang_timeout_s,
         adapter=Adapter(lora.rank, lora.alpha) if lora.rank and lora.sync == "adapter" else None,
         max_images=data.max_images_per_prompt or None,

@@ -11,6 +11,7 @@ from ...errors import ConfigError
 from ...executors.engines.vllm import VllmConfig
 from ...executors.fleet import Fleet
 from ...executors.pools.known_states import KnownStates
+from ...executors.restarts import CONTROL_GROUPS
 from ...executors.rollout_actor import RolloutActor, RolloutConfig
 from ...executors.scoring_actor import ScoringActor
 from ...executors.transports import sweep_leftovers
@@ -96,7 +97,8 @@ class Cluster:
         import ray
 
         known = env_states or KnownStates(say)
-        remote: Any = ray.remote(RolloutActor)
+        decorate: Any = ray.remote  # its types know no concurrency groups
+        remote = decorate(concurrency_groups=CONTROL_GROUPS)(RolloutActor)
         options = {"num_cpus": 1, "num_gpus": layout.gpus_per_engine, "max_concurrency": 10_000}
 
         def make_actor(index: int) -> Any:

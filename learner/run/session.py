@@ -19,7 +19,7 @@ from ..rollout_choice import make_rollouts
 from ..steps.frontier import Frontier
 from ..weight_sync import WeightSync
 from .checkpoint import Checkpoint, CheckpointFolder
-from .engine_settings import engine_dtype, rollout_config
+from .engine_settings import engine_dtype, pause_timeout_s, rollout_config
 from .folder import RunFolder
 from .from_settings import critic_model, loop_settings, update_mode
 from .inputs import Inputs
@@ -162,7 +162,7 @@ def _start(
         fleet,
         engine_dtype(settings),
         settings.vllm.sync_timeout_s,
-        pause_timeout_s=max(settings.vllm.sync_timeout_s, settings.rollout.generate_timeout_s),
+        pause_timeout_s=pause_timeout_s(settings),
         mode=update_mode(settings),
         version=version,
     )

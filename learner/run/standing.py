@@ -86,9 +86,13 @@ def go_on(parts: Parts, settings: LoopSettings, standing: Standing) -> list[Grou
     """Run the loop from where the run stands; return the last evaluation's episodes.
 
     What was learned must not go down with engines, environments or a weight update: the learner is well then and
-    stands after a whole step, and that is saved before the error goes on.
+    stands after a whole step, and that is saved before the error goes on. No step is finished for rollouts that have
+    failed for good.
     """
     state = standing.state
+    parts.rollouts.on_failure(parts.roles.request_stop)
+    if parts.teacher is not None:
+        parts.rollouts.on_failure(parts.teacher.request_stop)
     try:
         return run_loop(parts, settings, state, standing.scores, standing.rows)
     except (LearnerError, CheckpointError):

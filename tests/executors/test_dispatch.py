@@ -1,5 +1,7 @@
 """What becomes of each draw, whatever engines, episodes and the learner do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -127,6 +129,17 @@ def test_attempts_that_are_lost_too_often_have_failed_as_lost():
     assert failures[:2] == [None, None]
     assert failures[2].kind is FailureKind.LOST
     assert failures[2].message == ("no answer came within its lease of 10 s, and 2 orders for it came to nothing")
+
+
+def test_orders_that_others_took_down_with_them_are_not_counted():
+    bench = Bench(num_tasks=2, max_leases=1)
+    order, other = bench.begin()
+    bench.dispatcher.note(outcome(other), 0.0)
+    for _ in range(5):
+        bench.dispatcher.note(replace(outcome(order, lost=order.numbers), is_blameless=True), 0.0)
+        (order,) = bench.orders()
+    bench.dispatcher.note(outcome(order, lost=order.numbers), 0.0)
+    assert bench.orders() == []  # this one was its own
 
 
 def test_a_group_that_mostly_fails_is_dropped_and_another_task_drawn():

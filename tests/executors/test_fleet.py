@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import re
 import signal
+import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +16,28 @@ import pytest
 import ray
 
 from turngym.agents.base import Sampling
+from turngym.envs.base import AsyncEnv
 from turngym.envs.task import Task
 from turngym.errors import DeadlineError, EngineDeadError, WeightSyncError, WorkerError
 from turngym.executors import fleet as fleet_module
 from turngym.executors.buffer import Group
 from turngym.executors.dispatch import RolloutPlan
 from turngym.executors.draws import Draw
+from turngym.executors.engines.scripted import ScriptedEngine
+from turngym.executors.env_pool import EnvPool
 from turngym.executors.fleet import Fleet
 from turngym.executors.fleet_engine import Order
+from turngym.executors.limits import Limits
+from turngym.executors.multi_turn import MultiTurn
 from turngym.executors.pacing import Pace
+from turngym.executors.pools.watchdog import Blocking, blocking_now
 from turngym.executors.ray_calls import call_all
+from turngym.executors.restarts import CONTROL_GROUPS
 from turngym.executors.rollouts import Rollouts
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory
+from turngym.executors.tree import run_attempts
+
+from .conftest import ByteAgent
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(120)]
 
@@ -45,6 +58,16 @@ class Script:
         return True
 
 
+class Blocks(AsyncEnv):
+    """Keeps the event loop that it is called on for itself, for ever."""
+
+    async def reset(self, *, seed=None, options=None):
+        threading.Event().wait()
+
+    async def step(self, action):
+        raise AssertionError("it never gets there")
+
+
 class FakeRolloutActor:
     """Tasks say by their prompt what becomes of them; the engine is a set of methods."""
 
@@ -55,7 +78,12 @@ class FakeRolloutActor:
         self._is_dead = False
 
     async def start(self) -> int:
+        if (self._script.marks / "no more starts").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
         return 128
+
+    async def blocking(self) -> Blocking | None:
+        return blocking_now()
 
     async def restart(self) -> int:
         (self._script.marks / "restarted in place").touch()
@@ -88,6 +116,10 @@ class FakeRolloutActor:
                 await asyncio.sleep(60)
             finally:
                 (self._script.marks / "cancelled").touch()
+        if prompt == "blocks the event loop":
+            executor = MultiTurn(ByteAgent(), Blocks, EnvPool(1), Limits())
+            engine = ScriptedEngine(lambda request: [65])
+            return Group(task, await run_attempts(executor, task, attempts, lambda n: nullcontext(engine), sampling))
         if prompt == "is a bug":
             raise KeyError("a bug\nof two lines")
         half = prompt == "loses half" and self._script.once(prompt)
@@ -140,13 +172,15 @@ def named(results):
 def make_fleet(tmp_path, lines, monkeypatch):
     monkeypatch.setattr(fleet_module, "ASK_EVERY_S", 0.2)
     fleets: list[Fleet] = []
-    remote = ray.remote(FakeRolloutActor)
+    remote = ray.remote(concurrency_groups=CONTROL_GROUPS)(FakeRolloutActor)
 
-    def make(num_engines: int = 2, max_restarts: int = 3, quiet_s: float = 60.0) -> Fleet:
+    def make(
+        num_engines: int = 2, max_restarts: int = 3, quiet_s: float = 60.0, start_timeout_s: float = 60.0
+    ) -> Fleet:
         fleet = Fleet(
             lambda index: remote.options(num_cpus=1, max_concurrency=100).remote(Script(tmp_path), index),
             num_engines,
-            start_timeout_s=60,
+            start_timeout_s=start_timeout_s,
             max_restarts=max_restarts,
             say=lines.append,
             quiet_s=quiet_s,
@@ -301,6 +335,41 @@ def test_rollouts_over_a_fleet_end_with_a_clear_error_when_no_engine_is_left(mak
         assert len(state.running) + len(state.finished) == 2
     finally:
         rollouts.close()
+
+
+def test_an_environment_that_blocks_its_engine_is_named_and_fails_and_the_engine_pays_nothing(make_fleet, lines):
+    """Two such tasks on one engine that may never be replaced for a fault of its own; the others are all done."""
+    fleet = make_fleet(num_engines=1, max_restarts=0, quiet_s=6.0)
+    prompts = ["well", "blocks the event loop", "well", "blocks the event loop", "well"]
+    rollouts = Rollouts(
+        fleet, Line(prompts), Pace(5), RolloutPlan((0, 1), SAMPLING, max_failed_fraction=0.9, max_leases=1)
+    )
+    rollouts.start()
+    try:
+        rollouts.begin_batch(0, 1)
+        taken = rollouts.take(5, lambda: False, lambda: fleet.equip(fleet.bare))
+    finally:
+        rollouts.close()
+    assert sorted(one.draw.serial for one in taken.finished) == [0, 2, 4]
+    dropped = {group.task.id: [t.failure for t in group.trajectories] for group in taken.dropped}
+    assert sorted(dropped) == ["task 1", "task 3"]
+    for name, failures in dropped.items():
+        assert {failure.kind for failure in failures} == {FailureKind.ENV}
+        assert re.match(
+            rf"Blocks.reset has blocked the event loop for \d+ s, in episode '{name}/0'", failures[0].message
+        )
+    deaths = [line for line in lines if "died" in line]
+    assert len(deaths) == fleet.num_restarts == 2
+    assert re.match(r"engine 0 died: it did not answer a health check within 6 s, since Blocks.reset has", deaths[0])
+
+
+def test_a_process_that_dies_at_every_start_is_not_waited_for(make_fleet, lines, tmp_path):
+    """A start may take longer than any test; its process is dead at once, each of the three times."""
+    fleet = make_fleet(num_engines=1, start_timeout_s=1e6)
+    (tmp_path / "no more starts").touch()
+    with pytest.raises(EngineDeadError, match=r"are used up; engine 0 could not be started: its start failed"):
+        run(fleet, ["kills the process"])
+    assert [line.partition(":")[0] for line in lines].count("engine 0 could not be started") == 3
 
 
 def test_an_actor_that_cannot_be_made_says_why(tmp_path):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from turngym.errors import CheckpointError, EngineDeadError
+from turngym.errors import CheckpointError, EngineDeadError, WorkerError
 from turngym.executors import rollouts as rollouts_module
 from turngym.executors.pacing import Pace
 from turngym.executors.pools import breaker
@@ -118,6 +118,32 @@ def test_without_any_engine_the_run_stops_its_state_is_saved_and_it_goes_on_from
     assert len(surviving(tmp_path)) == 12
     second = Running(Toy(tmp_path))
     assert second.rollouts.num_ready == 4  # what had been finished ahead
+    second.go()
+    assert sorted(second.books.trained) == wanted(second.toy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["engines", "bug"])
+def test_a_long_step_is_not_finished_for_rollouts_that_have_ended(tmp_path, mode):
+    """The learner is in the middle of its fourth step, and would be for ever; the state after the third is saved."""
+    first = Running(Toy(tmp_path, num_engines=2, settings={"save_every": -1}))
+
+    def lose_all() -> None:
+        if first.ranks.num_trained == 3:
+            assert not first.ranks.stop.is_set()
+            if mode == "bug":
+                first.fleet.poll = lambda timeout_s: 1 / 0
+            for index in range(2):
+                first.fleet.kill(index)
+            assert first.ranks.stop.wait(30), "nobody told the ranks, which would go on to the end of the step"
+
+    first.ranks.on_step = lose_all
+    with pytest.raises(EngineDeadError if mode == "engines" else WorkerError, match=r"no engine lives|ZeroDivision"):
+        first.go()
+    assert (first.standing.state.step, first.ranks.num_trained) == (3, 3)
+    assert not first.standing.state.is_interrupted
+    assert first.lines[-1] == "the state after step 3 is saved; --ckpt.load_enable goes on from there"
+    second = Running(Toy(tmp_path))
     second.go()
     assert sorted(second.books.trained) == wanted(second.toy)
 

@@ -138,12 +138,15 @@ class ToyRanks:
     is_stopped: Callable[[], bool]
     train_s: float = 0.0
     on_train: Callable[[int], None] = lambda count: None
+    on_step: Callable[[], None] = lambda: None
     num_trained: int = 0
     on_save: Callable[[Path], None] = lambda folder: None
+    stop: threading.Event = field(default_factory=threading.Event)
 
     def train(self, part: Any, objective: Any, lr: float, *, may_stop: bool, version: int) -> dict[str, float] | None:
         time.sleep(self.train_s)
-        if may_stop and self.is_stopped():
+        self.on_step()
+        if may_stop and (self.stop.is_set() or self.is_stopped()):
             return None
         self.books.update(lr)
         self.num_trained += 1
@@ -151,7 +154,7 @@ class ToyRanks:
         return {"policy/lr": lr}
 
     def request_stop(self) -> None:
-        pass
+        self.stop.set()
 
     def save(self, folder: str, tag: str, state: dict[str, Any]) -> None:
         """In many pieces, as a large model is."""

@@ -1,17 +1,24 @@
 import asyncio
+import copy
 import logging
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
 from turngym.agents.base import Sampling
 from turngym.envs.base import Action, AsyncEnv
+from turngym.envs.factory import EnvFactory
 from turngym.envs.task import Task
+from turngym.executors.branching import Branching
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.env_pool import EnvPool
 from turngym.executors.limits import Limits
 from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.pools.watchdog import blocking_now
+from turngym.executors.tree import run_attempts
 
 
 class Base(AsyncEnv):
@@ -89,3 +96,73 @@ async def test_a_crowd_of_short_calls_blocks_nothing(caplog):
     await asyncio.gather(*(env.close() for env in envs))
     assert pool.stats().counts.loop_blocked_s == 0
     assert "blocks the event loop" not in caplog.text
+
+
+class Signed(AsyncEnv):
+    """Notes in whose name it is called; forks, and ends after two turns."""
+
+    notes: set[str]
+    can_fork = True
+
+    def note(self):
+        task = asyncio.current_task()
+        assert task is not None
+        self.notes.add(task.get_name())
+
+    async def reset(self, *, seed=None, options=None):
+        self._turn = 0
+        self.note()
+        return "go", {"side": 0}
+
+    async def step(self, action):
+        self._turn += 1
+        self.note()
+        ends = self._turn == 2
+        return "", 1.0, ends, False, {"side": 1, "rewards": [1.0, 0.0]} if self.sides > 1 else {}
+
+    async def fork(self):
+        return copy.copy(self)
+
+
+@pytest.mark.parametrize(("sides", "branching"), [(1, Branching()), (1, Branching((0,), 2)), (2, Branching())])
+async def test_calls_are_made_in_the_name_of_their_episode(byte_agent, sides, branching):
+    """Attempts by themselves, branches of one tree, the sides of a game."""
+
+    class Own(Signed):
+        notes: set[str] = set()
+
+        @classmethod
+        def num_sides(cls, kwargs):
+            return sides
+
+    Own.sides = sides
+    engine = ScriptedEngine(lambda request: [65])
+    executor = MultiTurn(byte_agent, EnvFactory("own", Own), EnvPool(1), Limits())
+    await run_attempts(
+        executor, Task(id="t"), (0, 1), lambda attempt: nullcontext(engine), Sampling(max_tokens=4), branching=branching
+    )
+    assert Own.notes == {"t/0", "t/1"}
+
+
+@pytest.mark.slow
+async def test_another_thread_is_told_what_blocks_the_loop_just_now():
+    class Blocks(Base):
+        async def work(self):
+            answers.append(thread.submit(wait_for_it).result(30))
+
+    def wait_for_it():
+        while (blocking := blocking_now()) is None:
+            time.sleep(0.01)
+        return blocking
+
+    answers: list = []
+    pool = EnvPool(1)
+    env = await pool.make(Blocks, 30)
+    await env.reset(Task(id="t"), 30)
+    with ThreadPoolExecutor(1) as thread:
+        await asyncio.create_task(env.step("", 30), name="t/3")
+    assert [(blocking.what, blocking.episode) for blocking in answers] == [("Blocks.step", "t/3")]
+    assert answers[0].described.startswith("Blocks.step has blocked the event loop for 1 s, in episode 't/3'")
+    await asyncio.sleep(0.3)  # the next look
+    assert blocking_now() is None
+    await env.close()

@@ -8,7 +8,7 @@ from turngym.config import TrainConfig
 from turngym.errors import ConfigError
 from turngym.executors.options import RolloutOptions, VllmOptions
 from turngym.learner.options import TeacherOptions
-from turngym.learner.run.engine_settings import teacher_config
+from turngym.learner.run.engine_settings import drain_timeout_s, pause_timeout_s, teacher_config
 from turngym.learner.run.placement import Layout
 
 LAYOUT = Layout(1, 2, 0, 0, threads=8, engine_threads=4)
@@ -33,3 +33,15 @@ def test_a_teacher_has_room_for_a_sequence_and_the_temperature_that_was_sampled_
 def test_a_teacher_needs_a_model():
     with pytest.raises(ConfigError, match=r"wants --teacher\.model_name_or_path"):
         teacher_config(TrainConfig(), LAYOUT)
+
+
+@pytest.mark.parametrize(("generate_s", "sync_s"), [(600.0, 300.0), (3600.0, 300.0), (60.0, 300.0)])
+def test_a_completion_may_end_before_an_engine_gives_up_its_pause_and_the_engine_before_the_driver(generate_s, sync_s):
+    settings = replace(
+        TrainConfig(),
+        rollout=RolloutOptions(generate_timeout_s=generate_s),
+        vllm=VllmOptions(sync_timeout_s=sync_s),
+    )
+    assert generate_s < drain_timeout_s(settings)
+    # After it has drained it stops, or goes on again, and makes ready for weights.
+    assert drain_timeout_s(settings) + 3 * sync_s < pause_timeout_s(settings)
