@@ -169,6 +169,8 @@ class VllmChild:
         except Exception as error:
             if self._is_gone:
                 raise EngineDeadError(f"vLLM died before it took {request_id!r}: {error}") from error
+            if params.structured_outputs is not None:  # 0.22 looks up what a grammar that is none does not have
+                raise RequestRefusedError(f"vLLM refused {request_id!r}: {error!r}") from error
             raise
         finally:
             self._num_submitting -= 1

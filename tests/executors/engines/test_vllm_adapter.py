@@ -59,6 +59,7 @@ async def send_to(engine: VllmEngine, on_gpu: bool, tensors: Mapping[str, torch.
 @pytest.mark.parametrize(("dtype", "tolerance"), DEVICES)
 async def test_vllm_follows_adapters(endless_model: Path, dtype, tolerance):
     on_gpu = dtype == "float16"
+    num_tokens = 240 if on_gpu else 48  # of a request that outlasts two updates; adapters are slow on a CPU
     base = AutoModelForCausalLM.from_pretrained(endless_model, dtype=torch.float32).eval()
     models = [copy.deepcopy(base)]  # of each version
     settings = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", init_lora_weights=False)
@@ -104,7 +105,7 @@ async def test_vllm_follows_adapters(endless_model: Path, dtype, tolerance):
         # The first adapter comes while a request runs without any, the second while it runs with the first.
         for mode, reference in ((UpdateMode.KEEP, kept), (UpdateMode.RECOMPUTE, recomputed)):
             versions = [engine.version + index for index in range(3)]
-            running = asyncio.create_task(engine.generate(PROMPT, Sampling(48)))  # adapters are slow on a CPU
+            running = asyncio.create_task(engine.generate(PROMPT, Sampling(num_tokens)))
             for least in (12, 30):
                 await sampled(engine, least)
                 await update(mode)
