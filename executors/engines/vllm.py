@@ -46,6 +46,7 @@ class VllmEngine:
         self._num_updates = 0
         self._is_updating = False
         self._is_holding = False
+        self._is_pausing = False  # not yet paused
         self._ids = itertools.count()
         self._running: dict[str, _Running] = {}
         self._idle = asyncio.Event()
@@ -126,9 +127,11 @@ class VllmEngine:
         """Raise `EngineDeadError` unless requests can be answered and are."""
         child = self._alive()
         silent_s = asyncio.get_running_loop().time() - child.heard_at
-        if self._running and self._open.is_set() and silent_s > self._config.hang_timeout_s:
+        is_at_work = self._is_pausing or (self._running and self._open.is_set())
+        if is_at_work and silent_s > self._config.hang_timeout_s:
+            pausing = " and a pause is awaited" if self._is_pausing else ""
             raise EngineDeadError(
-                f"no token for {silent_s:.0f} s while {len(self._running)} requests run; more than "
+                f"no token for {silent_s:.0f} s while {len(self._running)} requests run{pausing}; more than "
                 f"--vllm.hang_timeout_s {self._config.hang_timeout_s:g} counts as hung"
             )
 
@@ -137,17 +140,23 @@ class VllmEngine:
         async with self._control:
             child = self._alive()
             self._open.clear()
-            if mode is UpdateMode.DRAIN:
-                if self._is_holding and self._running:
-                    raise EngineError(
-                        f"{len(self._running)} requests are held by an earlier pause and cannot finish; resume first"
-                    )
-                await child.within(self._idle.wait(), "running requests to finish")
-                await child.drain()
-            else:
-                await child.hold(forget=mode is UpdateMode.RECOMPUTE)
-                self._is_holding = True
-                await self._withdraw_unbegun(child)
+            if mode is UpdateMode.DRAIN and self._is_holding and self._running:
+                raise EngineError(
+                    f"{len(self._running)} requests are held by an earlier pause and cannot finish; resume first"
+                )
+            if not self._running or self._is_holding:
+                child.heard_at = asyncio.get_running_loop().time()
+            self._is_pausing = True
+            try:
+                if mode is UpdateMode.DRAIN:
+                    await child.within(self._idle.wait(), "running requests to finish")
+                    await child.drain()
+                else:
+                    await child.hold(forget=mode is UpdateMode.RECOMPUTE)
+                    self._is_holding = True
+                    await self._withdraw_unbegun(child)
+            finally:
+                self._is_pausing = False
 
     async def begin_update(self) -> None:
         """Make the worker ready for buckets."""
