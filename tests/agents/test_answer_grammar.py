@@ -119,7 +119,7 @@ def test_what_cannot_be_written_as_a_grammar_is_refused(grammar_of, name, said, 
 
 @pytest.mark.slow
 def test_vllms_parsers_bring_their_own_form(grammar_of):
-    pytest.importorskip("vllm")
+    pytest.importorskip("vllm", minversion="0.32")  # before, this parser wants its marks to be tokens
     grammar, reader = grammar_of("qwen3_5_nothink", tools=TOOLS, must_call=True)
     call = "<tool_call>\n<function=time>\n<parameter=place>\nOslo\n</parameter>\n</function>\n</tool_call>"
     assert accepts(grammar, call)
