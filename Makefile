@@ -7,6 +7,8 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --dist loadgroup
 
 export HF_HUB_OFFLINE = 1
 export VLLM_NO_USAGE_STATS = 1
+# Or each of a run's dozens of processes compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup setup-dev demo test check soak docs hooks lock clean
 

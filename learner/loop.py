@@ -15,16 +15,16 @@ from ..executors.failures import check_failures
 from ..executors.schedule import step_record, to_row
 from ..executors.trajectory import Trajectory
 from .advantages import NEEDS_TEACHER
-from .attempts import rollout_metrics, staleness_metrics
 from .batch import Batch, assemble
-from .evaluation import evaluate
-from .gather import gather
-from .kl_controller import KlController
 from .loop_parts import InterruptedStepError, LoopSettings, LoopState, Parts
-from .records import keep_metrics, keep_schedule, keep_trajectories
-from .report import Scores
-from .step_advantages import with_advantages
-from .step_rewards import shaped_rewards
+from .losses.kl_controller import KlController
+from .run.records import keep_metrics, keep_schedule, keep_trajectories
+from .run.report import Scores
+from .steps.advantages import with_advantages
+from .steps.attempts import rollout_metrics, staleness_metrics
+from .steps.evaluation import evaluate
+from .steps.gather import gather
+from .steps.rewards import shaped_rewards
 
 
 def run_loop(
@@ -226,6 +226,7 @@ def _evaluate(
             on_idle=parts.sync.bring,
             judge=None if parts.reward_reader is None else partial(_judged, parts, settings),
             members=parts.members,
+            pass_at=settings.eval_pass_at,
         )
     if result is None:
         raise InterruptedStepError

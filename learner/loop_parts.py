@@ -9,21 +9,21 @@ from ..errors import TurnGymError
 from ..executors.dispatch import RolloutState
 from ..executors.fleet import Fleet
 from ..executors.rollouts import Rollouts
-from .checkpoint import CheckpointFolder
 from .env_pools import EnvPools
-from .frontier import Frontier, FrontierState
-from .interrupt import Interrupt
-from .objective import Objective
+from .losses.objective import Objective
+from .losses.value import ValueObjective
 from .options import AlgoOptions
-from .plan import BatchPlan
-from .progress import Progress
-from .reward_scoring import RewardReader
-from .reward_shaping import Shaping
-from .roles import Roles
-from .run_folder import RunFolder
-from .schedule import Schedule
+from .ranks.roles import Roles
+from .ranks.schedule import Schedule
+from .rewards.scoring import RewardReader
+from .rewards.shaping import Shaping
+from .run.batch_plan import BatchPlan
+from .run.checkpoint import CheckpointFolder
+from .run.folder import RunFolder
+from .run.interrupt import Interrupt
+from .run.progress import Progress
+from .steps.frontier import Frontier, FrontierState
 from .teacher import Teacher
-from .value_loss import ValueObjective
 from .weight_sync import WeightSync
 
 
@@ -53,6 +53,7 @@ class LoopSettings:
     runs_ahead: bool  # rollouts go on while the learner works
     max_failed_fraction: float
     trajectories_per_step: int
+    eval_pass_at: tuple[int, ...] = ()
 
     @property
     def filters(self) -> bool:

@@ -10,8 +10,8 @@ from ..executors.following import FollowingRollouts
 from ..executors.rollouts import Rollouts
 from ..executors.schedule import RolloutSchedule, read_schedule
 from ..executors.scheduled_fleet import ScheduledFleet
-from .from_settings import pace, rollout_plan
-from .settings import TrainSettings
+from .run.from_settings import pace, rollout_plan
+from .run.settings import TrainSettings
 
 
 def schedule_to_follow(settings: TrainSettings) -> RolloutSchedule | None:

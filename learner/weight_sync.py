@@ -17,7 +17,7 @@ from ..executors.engines.base import UpdateMode
 from ..executors.fleet import Fleet
 from ..executors.fleet_engine import EngineRef
 from .batch import Batch
-from .ranks import Ranks
+from .ranks.group import Ranks
 
 CANARY_TOKENS = 24
 # The engine follows if it is this much nearer to the perturbed weights than to the true ones. On SmolLM2 bf16's noise

@@ -211,8 +211,9 @@ def install(locks: list[Path]) -> None:
     flags = torch_flags(torch_version, uv_flags(settings), environment)
     say(f"uv pip install, from {' and '.join(str(lock.relative_to(ROOT)) for lock in locks)}")
     # The lock files are complete, so dependencies are not followed: that is what leaves torchvision and triton out.
+    # Compiled now, since where Python may write no bytecode, as in many containers, every process would do it again.
     requirements = [part for lock in locks for part in ("-r", str(lock))]
-    if run_uv(["--no-deps", *flags, *requirements], environment).returncode != 0:
+    if run_uv(["--no-deps", "--compile-bytecode", *flags, *requirements], environment).returncode != 0:
         raise SetupError("uv (above) could not install the lock files; what is there stays, so just try again.")
     say("uv pip install -e . (this clone)")
     if run_uv(["--no-deps", "--no-build-isolation", "-e", "."], environment, quiet=True).returncode != 0:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turngym.learner.chunked_head import head_logprobs
+from turngym.learner.models.chunked_head import head_logprobs
 
 GOAL = 0.25
 

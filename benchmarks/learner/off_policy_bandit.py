@@ -15,11 +15,11 @@ from collections import deque
 import numpy as np
 import torch
 
-from turngym.learner.aggregations import count_totals
 from turngym.learner.batch import Batch
-from turngym.learner.logprobs import ActionLogprobs
-from turngym.learner.losses import PolicyOptions
-from turngym.learner.objective import Objective
+from turngym.learner.losses.aggregations import count_totals
+from turngym.learner.losses.objective import Objective
+from turngym.learner.losses.policy import PolicyOptions
+from turngym.learner.models.logprobs import ActionLogprobs
 
 PLACES, ATTEMPTS, LAG, RATE = 2, 128, 4, 12.0
 VALUES = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.5, 1.0])

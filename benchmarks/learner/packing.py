@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from turngym.learner.attention import PACKED
 from turngym.learner.batch import Batch
-from turngym.learner.logprobs import action_logprobs
-from turngym.learner.packing import MicroBatching, distribute
+from turngym.learner.models.attention import PACKED
+from turngym.learner.models.logprobs import action_logprobs
+from turngym.learner.ranks.packing import MicroBatching, distribute
 
 GOAL = 1.5
 PADDED_ROWS = 8

@@ -89,7 +89,7 @@ def test_every_role_looks_at_its_start(monkeypatch):
     """Before a tokenizer, a model or CUDA: the configuration names none that there is."""
     from turngym.executors.limits import Limits
     from turngym.executors.rollout_actor import RolloutConfig
-    from turngym.learner.rank import LearnerRank, RankConfig
+    from turngym.learner.ranks.rank import LearnerRank, RankConfig
 
     monkeypatch.setenv(VARIABLE, "")
     monkeypatch.setattr(devices_module, "own_assignment", lambda: assignment(group=GROUP))

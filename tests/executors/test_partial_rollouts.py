@@ -11,8 +11,8 @@ from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.retry import retrying
 from turngym.executors.trajectory import FailureKind
-from turngym.learner.attempts import rollout_metrics, staleness_metrics
 from turngym.learner.batch import assemble
+from turngym.learner.steps.attempts import rollout_metrics, staleness_metrics
 
 SAMPLING = Sampling(max_tokens=12)
 VERSIONS = [2, 2, 4, 4, *[6] * 8]

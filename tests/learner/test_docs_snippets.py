@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from turngym.learner.advantages import ESTIMATORS, AdvantageInputs, estimate
-from turngym.learner.losses import POLICY_LOSSES, PolicyInputs, PolicyOptions
+from turngym.learner.losses.policy import POLICY_LOSSES, PolicyInputs, PolicyOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
 

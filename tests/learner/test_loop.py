@@ -17,21 +17,21 @@ from turngym.executors.dispatch import Dispatcher, RolloutPlan, Taken
 from turngym.executors.fleet_engine import Order, Outcome
 from turngym.executors.pacing import Pace
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
-from turngym.learner.checkpoint import CheckpointFolder
-from turngym.learner.frontier import Frontier
 from turngym.learner.loop import run_loop, save
 from turngym.learner.loop_parts import LoopSettings, LoopState, Parts
-from turngym.learner.losses import PolicyOptions
-from turngym.learner.objective import Objective
+from turngym.learner.losses.objective import Objective
+from turngym.learner.losses.policy import PolicyOptions
+from turngym.learner.losses.value import ValueObjective
 from turngym.learner.options import AlgoOptions, KlOptions
-from turngym.learner.plan import BatchPlan
-from turngym.learner.progress import Progress
-from turngym.learner.report import Scores
-from turngym.learner.reward_shaping import Shaping
-from turngym.learner.roles import Roles
-from turngym.learner.run_folder import RunFolder
-from turngym.learner.schedule import Schedule
-from turngym.learner.value_loss import ValueObjective
+from turngym.learner.ranks.roles import Roles
+from turngym.learner.ranks.schedule import Schedule
+from turngym.learner.rewards.shaping import Shaping
+from turngym.learner.run.batch_plan import BatchPlan
+from turngym.learner.run.checkpoint import CheckpointFolder
+from turngym.learner.run.folder import RunFolder
+from turngym.learner.run.progress import Progress
+from turngym.learner.run.report import Scores
+from turngym.learner.steps.frontier import Frontier
 
 SAMPLING = Sampling(max_tokens=4)
 BATCHES = BatchPlan(2, 4, 2)

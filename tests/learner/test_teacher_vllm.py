@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from turngym.config import TrainConfig, read_yaml
 from turngym.executors.ray_calls import call_all
 from turngym.learner.batch import Batch
-from turngym.learner.engine_settings import teacher_config
-from turngym.learner.placement import Cluster, Layout
+from turngym.learner.run.engine_settings import teacher_config
+from turngym.learner.run.placement import Cluster, Layout
 
 # A CPU calculates in fp32; a GPU's kernels for attention round the factors of a product to TF32.
 DEVICES = [pytest.param(0, 1e-4, id="cpu"), pytest.param(1, 5e-3, id="gpu", marks=pytest.mark.gpu)]

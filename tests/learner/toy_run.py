@@ -29,22 +29,22 @@ from turngym.executors.multi_turn import MultiTurn
 from turngym.executors.pacing import Pace
 from turngym.executors.retry import Executor
 from turngym.executors.rollouts import Rollouts
-from turngym.learner.checkpoint import CheckpointFolder
-from turngym.learner.frontier import Frontier
-from turngym.learner.interrupt import EXIT_CODE, Interrupt
 from turngym.learner.loop import save
 from turngym.learner.loop_parts import LoopSettings, Parts
-from turngym.learner.losses import PolicyOptions
-from turngym.learner.objective import Objective
+from turngym.learner.losses.objective import Objective
+from turngym.learner.losses.policy import PolicyOptions
+from turngym.learner.losses.value import ValueObjective
 from turngym.learner.options import AlgoOptions, KlOptions
-from turngym.learner.plan import BatchPlan
-from turngym.learner.progress import Progress
-from turngym.learner.reward_shaping import Shaping
-from turngym.learner.roles import Roles
-from turngym.learner.run_folder import RunFolder
-from turngym.learner.schedule import Schedule
-from turngym.learner.standing import Standing, go_on, resumed
-from turngym.learner.value_loss import ValueObjective
+from turngym.learner.ranks.roles import Roles
+from turngym.learner.ranks.schedule import Schedule
+from turngym.learner.rewards.shaping import Shaping
+from turngym.learner.run.batch_plan import BatchPlan
+from turngym.learner.run.checkpoint import CheckpointFolder
+from turngym.learner.run.folder import RunFolder
+from turngym.learner.run.interrupt import EXIT_CODE, Interrupt
+from turngym.learner.run.progress import Progress
+from turngym.learner.run.standing import Standing, go_on, resumed
+from turngym.learner.steps.frontier import Frontier
 
 from ..executors.conftest import ByteAgent
 from ..executors.local_fleet import LocalFleet

@@ -4,7 +4,7 @@ from turngym.config import parse_train
 from turngym.envs.options import EnvPoolOptions
 from turngym.errors import ConfigError
 from turngym.executors.pools.from_options import make_pool, parse_resources, parse_weights
-from turngym.learner.inputs import check_inputs
+from turngym.learner.run.inputs import check_inputs
 
 
 def test_texts_become_numbers():

@@ -16,7 +16,7 @@ from turngym.envs.task import Task
 from turngym.executors.store_format import to_record
 from turngym.executors.trajectory import EndReason, Trajectory, TurnEnd
 from turngym.learner.doctor.folder import Run, read_run
-from turngym.learner.run_folder import RunFolder
+from turngym.learner.run.folder import RunFolder
 
 STEPS = 26
 SETTINGS = {

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +16,15 @@ from turngym.executors.rollout_actor import RolloutActor
 from turngym.executors.traces.options import ReplayOptions
 from turngym.executors.traces.run_settings import environment
 from turngym.learner.batch import assemble
-from turngym.learner.engine_settings import rollout_config
-from turngym.learner.from_settings import loop_settings
-from turngym.learner.inputs import check_inputs
-from turngym.learner.placement import Layout
+from turngym.learner.run.engine_settings import rollout_config
+from turngym.learner.run.from_settings import loop_settings
+from turngym.learner.run.inputs import check_inputs
+from turngym.learner.run.placement import Layout
+
+pytestmark = pytest.mark.usefixtures("without_openrlhf")
 
 FILES = Path(__file__).parent.parent.parent / "envs" / "openrlhf" / "files"
 LAYOUT = Layout(num_ranks=1, num_engines=1, gpus_per_rank=0, gpus_per_engine=0, threads=1, engine_threads=1)
-
-
-@pytest.fixture(autouse=True)
-def without_openrlhf(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "openrlhf"]:
-        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.fixture

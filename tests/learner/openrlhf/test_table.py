@@ -10,7 +10,7 @@ import pytest
 
 from turngym.config import parse_serve_rm, parse_train
 from turngym.errors import ConfigError
-from turngym.learner.merge_lora import _parser as merge_lora_parser
+from turngym.learner.models.merge_lora import _parser as merge_lora_parser
 from turngym.learner.openrlhf.foreign import FOREIGN, FOREIGN_TO_SERVE, Foreign
 from turngym.learner.openrlhf.names import FOR_BOTH
 from turngym.learner.openrlhf.other_commands import OF_OTHER_COMMANDS

@@ -9,10 +9,10 @@ import pytest
 from turngym.__main__ import COMMANDS
 from turngym.config import parse_train
 from turngym.errors import ConfigError
-from turngym.learner.merge_lora import _parser as merge_lora_parser
+from turngym.learner.models.merge_lora import _parser as merge_lora_parser
 from turngym.learner.openrlhf.translate import translate_train
-from turngym.learner.option_pairs import check_pairs
-from turngym.learner.option_ranges import check_ranges
+from turngym.learner.option_checks.pairs import check_pairs
+from turngym.learner.option_checks.ranges import check_ranges
 
 LINES = re.findall(r"^- `(\w+)(?: \(option\))?` `(.+)`$", (Path(__file__).parent / "commands.md").read_text(), re.M)
 TYPE = "--algo.advantage.is_correction_type"

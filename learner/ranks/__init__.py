@@ -1,0 +1,1 @@
+"""Processes that train: their backend, optimisers, schedules, and which sequences each of them takes."""

@@ -1,0 +1,1 @@
+"""Rewards that the learner gives or shapes: reward models, their server, and one reward per attempt."""

@@ -1,0 +1,1 @@
+"""What comes between two updates: tasks drawn, groups gathered and filtered, rewards and advantages of a step."""
