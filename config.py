@@ -34,8 +34,8 @@ R = TypeVar("R", bound="TrainConfig")
 class TrainConfig:
     """Train a language model in an environment.
 
-    --config FILE.yaml reads options from a file, nested or dotted; words override it. --agent_args.KEY VALUE is for what
-    --agent names.
+    --config FILE.yaml reads options from a file, nested or dotted; words override it. --agent_args.KEY VALUE is for
+    what --agent names.
     """
 
     agent: str | None = None

@@ -27,6 +27,7 @@ from turngym.executors.engines.vllm import VllmConfig, VllmEngine
 from turngym.executors.rollout_actor import GC_THRESHOLD
 
 SAID = "The third word of this line names a colour, and what comes next is a town, as far as anybody can tell from it."
+GPU_SHARE = 0.3  # of its memory, which vLLM's own server beside it takes too
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Oslo", "days": 3}}\n</tool_call>'
 
 
@@ -93,8 +94,14 @@ async def run(options: argparse.Namespace) -> None:
     if not options.model:
         await serve(Server(agent), Recorder(scripted(agent, options.token_latency_s)), Sampling(max_tokens=256))
         return
-    config = VllmConfig(options.model, "bfloat16", max_context=options.max_context, num_threads=options.threads)
-    engine = VllmEngine(config, on_gpu=False)
+    config = VllmConfig(
+        options.model,
+        "bfloat16",
+        max_context=options.max_context,
+        num_threads=options.threads,
+        gpu_memory_utilization=GPU_SHARE,
+    )
+    engine = VllmEngine(config, on_gpu=options.gpu)
     await engine.start()
     try:
         await serve(Server(agent), Recorder(engine), Sampling(max_tokens=256))
@@ -108,6 +115,7 @@ def main() -> None:
     parser.add_argument("--token-latency-s", type=float, default=0.0, help="of the scripted engine")
     parser.add_argument("--max-context", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--gpu", action="store_true", help="the real vLLM runs on a GPU")
     gc.set_threshold(GC_THRESHOLD)
     try:
         import uvloop  # which Ray's actors run on where it is installed; vLLM brings it

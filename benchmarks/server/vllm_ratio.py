@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client import Load, Served, played
+from our_server import GPU_SHARE
 from processes import CpuTime, OurServer, VllmServer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "executors"))
@@ -23,11 +24,10 @@ import models
 import smollm2
 
 from turngym.envs.serving.ports import bound_socket
-from turngym.executors.engines.vllm_config import CPU_ENVIRONMENT, ENVIRONMENT
+from turngym.executors.engines.vllm_config import CPU_ENVIRONMENT, ENVIRONMENT, VllmConfig, engine_arguments
 
 GOAL = 1.0
 MAX_CONTEXT = 4096
-KV_BYTES = 512 << 20
 SIDES = ("ours", "vllm")
 KINDS = ("whole", "stream", "logprobs")
 
@@ -86,19 +86,20 @@ def round_of(server: OurServer | VllmServer, model: str, size: Size, kind: str, 
     return made
 
 
-def measure(model: str, size: Size, rounds: int) -> dict[tuple[str, str], list[Round]]:
+def measure(model: str, size: Size, rounds: int, *, on_gpu: bool) -> dict[tuple[str, str], list[Round]]:
     """Load both in turn; the first round warms up."""
     cores = os.cpu_count() or 1
     with bound_socket("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
-    environment = {**ENVIRONMENT, **CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(cores)}
-    theirs = VllmServer(model, port, environment, vllm_arguments())
+    environment = ENVIRONMENT if on_gpu else {**ENVIRONMENT, **CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(cores)}
+    theirs = VllmServer(model, port, environment, vllm_arguments(model, on_gpu=on_gpu))
     print(f"{'':>3} {'answers/s':<9} {'ours':>8} {'vllm':>8} {'ratio':>8}", flush=True)
     ours = None
     taken: dict[tuple[str, str], list[Round]] = {(side, kind): [] for side in SIDES for kind in KINDS}
     try:
         theirs.wait()
-        ours = OurServer("--model", model, "--threads", str(cores), "--max-context", str(MAX_CONTEXT))
+        options = ("--threads", str(cores), "--max-context", str(MAX_CONTEXT), *(("--gpu",) if on_gpu else ()))
+        ours = OurServer("--model", model, *options)
         for index in range(rounds + 1):
             for kind in KINDS:
                 servers = dict(zip(SIDES, (ours, theirs), strict=True))
@@ -115,12 +116,19 @@ def measure(model: str, size: Size, rounds: int) -> dict[tuple[str, str], list[R
     return taken
 
 
-def vllm_arguments() -> list[str]:
+def vllm_arguments(model: str, *, on_gpu: bool) -> list[str]:
     """Return what sets vLLM's engine as ours is set."""
+    config = VllmConfig(model, "bfloat16", MAX_CONTEXT, gpu_memory_utilization=GPU_SHARE)
+    ours = engine_arguments(config, on_gpu=on_gpu)
+    if on_gpu:
+        graphs = json.dumps(ours["compilation_config"])
+        memory = ["--gpu-memory-utilization", str(GPU_SHARE), "--compilation-config", graphs]
+    else:
+        memory = ["--kv-cache-memory-bytes", str(ours["kv_cache_memory_bytes"]), "--enforce-eager"]
     return [
-        *("--dtype", "bfloat16", "--max-model-len", str(MAX_CONTEXT), "--max-num-seqs", "256"),
-        *("--kv-cache-memory-bytes", str(KV_BYTES), "--generation-config", "vllm"),
-        *("--enforce-eager", "--disable-log-stats", "--disable-uvicorn-access-log"),
+        *("--dtype", "bfloat16", "--max-model-len", str(MAX_CONTEXT), "--max-num-seqs", str(config.max_num_seqs)),
+        *("--generation-config", "vllm", "--disable-log-stats", "--disable-uvicorn-access-log"),
+        *memory,
     ]
 
 
@@ -147,6 +155,15 @@ def told(name: str, taken: dict[tuple[str, str], list[Round]]) -> list[dict[str,
     return results
 
 
+def where(*, on_gpu: bool) -> str:
+    """Return what the figures are of."""
+    if not on_gpu:
+        return f"CPU, {os.cpu_count()} cores"
+    import torch
+
+    return f"{torch.cuda.get_device_name()}, {os.cpu_count()} cores"
+
+
 def ratio_of(taken: dict[tuple[str, str], list[Round]], kind: str) -> float:
     """Return answers per second, ours by theirs, round by round."""
     rounds = zip(taken["ours", kind], taken["vllm", kind], strict=True)
@@ -158,9 +175,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one small round of the small model, to see that it runs")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["tiny", "smollm2"])
+    parser.add_argument("--gpu", action="store_true", help="with larger rounds, on this machine's GPU")
     options = parser.parse_args()
     smol = smollm2.model_folder()
     sizes = {"tiny": Size(16, 4, 16), "smollm2": Size(8, 3, 16)}
+    if options.gpu:
+        sizes = {"tiny": Size(64, 4, 64), "smollm2": Size(64, 4, 64)}
     if options.quick:
         sizes, options.rounds = {"tiny": Size(4, 2, 8)}, 1
     elif options.only:
@@ -172,7 +192,7 @@ def main() -> None:
             inside = Path(folder) / name
             inside.mkdir()
             model = models.endless(models.tiny(smol, inside) if name == "tiny" else smol, inside)
-            taken[name] = measure(model, size, options.rounds)
+            taken[name] = measure(model, size, options.rounds, on_gpu=options.gpu)
     print(f"{'model':<8} {'kind':<9} {'side':<5}", *(f"{column:>13}" for column in columns))
     cases = [case for name, rounds in taken.items() for case in told(name, rounds)]
     first = next(iter(taken))
@@ -191,7 +211,7 @@ def main() -> None:
                 "ratios": ratios,
                 "goal": GOAL,
                 "met": ratio >= GOAL,
-                "where": f"CPU, {os.cpu_count()} cores",
+                "where": where(on_gpu=options.gpu),
                 "cases": cases,
             }
         )

@@ -46,6 +46,7 @@ class VllmEngine:
         self._num_updates = 0
         self._is_updating = False
         self._is_holding = False
+        self._is_pausing = False  # not yet paused
         self._ids = itertools.count()
         self._running: dict[str, _Running] = {}
         self._idle = asyncio.Event()
@@ -126,9 +127,11 @@ class VllmEngine:
         """Raise `EngineDeadError` unless requests can be answered and are."""
         child = self._alive()
         silent_s = asyncio.get_running_loop().time() - child.heard_at
-        if self._running and not self._is_holding and silent_s > self._config.hang_timeout_s:
+        is_at_work = self._is_pausing or (self._running and not self._is_holding)
+        if is_at_work and silent_s > self._config.hang_timeout_s:
+            pausing = " and a pause is awaited" if self._is_pausing else ""
             raise EngineDeadError(
-                f"no token for {silent_s:.0f} s while {len(self._running)} requests run; more than "
+                f"no token for {silent_s:.0f} s while {len(self._running)} requests run{pausing}; more than "
                 f"--vllm.hang_timeout_s {self._config.hang_timeout_s:g} counts as hung"
             )
 
@@ -142,6 +145,9 @@ class VllmEngine:
                 )
             was_open = self._open.is_set()
             self._open.clear()
+            if not self._running or self._is_holding:
+                child.heard_at = asyncio.get_running_loop().time()
+            self._is_pausing = True
             try:
                 if mode is UpdateMode.DRAIN:
                     drain_timeout_s = self._config.drain_timeout_s
@@ -155,6 +161,8 @@ class VllmEngine:
                 if was_open:
                     await self._reopen(child)
                 raise
+            finally:
+                self._is_pausing = False
 
     async def begin_update(self) -> None:
         """Make the worker ready for buckets."""

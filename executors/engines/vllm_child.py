@@ -146,13 +146,15 @@ class VllmChild:
         """End the child, whatever state it is in; who waits for it gets `EngineDeadError`."""
         from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 
-        if not kindly:
-            for process in self._engine.engine_core.resources.engine_manager.processes:
-                process.kill()  # its workers die with it
+        killed = [] if kindly else list(self._engine.engine_core.resources.engine_manager.processes)
+        for process in killed:
+            process.kill()  # its workers die with it
         self._engine.output_processor.propagate_error(VllmDeadError())
         self._engine.output_handler.cancel()  # it would report the end as an error
         self._end()
         await asyncio.to_thread(self._engine.shutdown)
+        for process in killed:
+            await asyncio.to_thread(process.join, self._timeout_s)  # before that its memory is not free
 
     async def _submit(self, request_id: str, prompt: Any, params: Any, adapter: Any, priority: int) -> Any:
         from vllm.exceptions import VLLMValidationError
@@ -170,6 +172,8 @@ class VllmChild:
         except Exception as error:
             if self._is_gone:
                 raise EngineDeadError(f"vLLM died before it took {request_id!r}: {error}") from error
+            if params.structured_outputs is not None:  # 0.22 looks up what a grammar that is none does not have
+                raise RequestRefusedError(f"vLLM refused {request_id!r}: {error!r}") from error
             raise
         finally:
             self._num_submitting -= 1

@@ -262,7 +262,7 @@ def test_a_channel_says_one_thing(engine_of):
 
 @pytest.mark.slow
 def test_vllms_parsers_bring_their_own_form(grammar_of):
-    pytest.importorskip("vllm")
+    pytest.importorskip("vllm", minversion="0.32")  # before, this parser wants its marks to be tokens
     grammar, reader = grammar_of("qwen3_5_nothink", tools=TOOLS, must_call=True)
     call = "<tool_call>\n<function=time>\n<parameter=place>\nOslo\n</parameter>\n</function>\n</tool_call>"
     assert accepts(grammar, call)

@@ -82,6 +82,8 @@ MARKS = [
     *("<|tool_call_start|>", "<|tool_call_end|>", "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "</assistant>"),
     *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call|>"),
     *("<|tool_call_argument_begin|>", "<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"),
+    *("<seed:tool_call>", "</seed:tool_call>", "<seed:think>", "</seed:think>", "<|turn>", "<|tool_response>"),
+    *("<minimax:tool_call>", "</minimax:tool_call>"),
     *("<|action_start|>", "<|action_end|>", "<|plugin|>", "<ifm|think>", "</ifm|think>", "<mm:think>", "</mm:think>"),
     *(f"<\uff5ctool▁{part}\uff5c>" for part in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")),
 ]
@@ -107,6 +109,16 @@ def written(whole: str) -> list[str]:
     return [*(whole[:stop] for stop in range(0, len(whole), 5)), whole + whole, whole.replace("2", whole), *mixed]
 
 
+def installed(make, name: str, *arguments):
+    """Make a parser; the older end of our vLLM range does not have all of them."""
+    try:
+        return make(name, *arguments)
+    except ConfigError as error:
+        if "is from another version" in str(error) or "instance of MistralTokenizer" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
 def arguments(name: str, text: str, tokenizer) -> list[object]:
     return [dict(call.arguments) for call in tool_parser(name, tokenizer, TOOLS).parse(text).calls]
 
@@ -122,6 +134,7 @@ def test_without_vllm_the_error_says_what_to_do(tokenizer, monkeypatch):
 
 @pytest.mark.slow
 def test_all_that_vllm_lists_is_known():
+    pytest.importorskip("vllm", minversion="0.32")  # our lists are those of the newer end of our range
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
 
@@ -135,7 +148,7 @@ def test_all_that_vllm_lists_is_known():
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_whole_call_is_read(name, tokenizer):
     whole = WHOLE[name]
-    content, (call,) = tool_parser(name, tokenizer, TOOLS).parse(whole)
+    content, (call,) = installed(tool_parser, name, tokenizer, TOOLS).parse(whole)
     assert (call.name, dict(call.arguments), call.problem) == ("add", {"a": 2, "b": "x"}, None)
     assert content == ("Hi" if "Hi" in whole else "")
     assert call.id == ("functions.add:0" if name == "kimi_k2" else None)
@@ -144,7 +157,7 @@ def test_a_whole_call_is_read(name, tokenizer):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VLLM_TOOL_PARSERS)
 def test_nothing_that_a_model_writes_raises(name, tokenizer):
-    parser = tool_parser(name, tokenizer, TOOLS)
+    parser = installed(tool_parser, name, tokenizer, TOOLS)
     for text in written(WHOLE.get(name, WHOLE["ernie45"])):
         content, calls = parser.parse(text)
         assert isinstance(content, str)
@@ -154,7 +167,7 @@ def test_nothing_that_a_model_writes_raises(name, tokenizer):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in VLLM_REASONING_PARSERS if name not in WANTS_MERGES])
 def test_nothing_that_a_model_thinks_raises(name, tokenizer):
-    parser = reasoning_parser(name, tokenizer)
+    parser = installed(reasoning_parser, name, tokenizer)
     for text in written("<think>Hm.</think>5"):
         reasoning, content = parser.split(text)
         assert isinstance(content, str)
@@ -182,7 +195,7 @@ def test_a_call_that_is_cut_off_in_an_argument_is_not_made(name, tokenizer):
     whole = WHOLE[name]
     value = re.search(r'[>\n"](x)[<\n"]', whole).start(1)
     for stop in (value, value + 1):
-        (call,) = tool_parser(name, tokenizer, TOOLS).parse(whole[:stop]).calls
+        (call,) = installed(tool_parser, name, tokenizer, TOOLS).parse(whole[:stop]).calls
         assert call.problem
 
 

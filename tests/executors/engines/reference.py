@@ -109,11 +109,15 @@ class Rig:
         await sampled(self.engine, least)
 
     async def update(self, mode: UpdateMode) -> None:
-        """Send other weights, strongly changed in every tensor, and remember them."""
-        model = copy.deepcopy(self.models[-1])
+        """Send other weights, strongly changed in every tensor, and remember them.
+
+        Of the first ones, so that logits stay small however many updates there were: a GPU's error grows with them.
+        """
+        model = copy.deepcopy(self.models[0])
+        factor = 1 + len(self.models) * 0.618 % 1  # far from that of the version before and the one after
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.mul_(torch.rand(1, generator=torch.Generator().manual_seed(len(self.models))) + 0.6)
+                parameter.mul_(factor)
         await self.engine.pause(mode)
         await self.send(model)
         await self.engine.resume()

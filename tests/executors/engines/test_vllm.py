@@ -18,7 +18,11 @@ from turngym.executors.weights import TensorSpec
 pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280)]
 
 # A CPU calculates in fp32; a GPU's kernels for attention and adapters round the factors of a product to TF32.
-DEVICES = [pytest.param(False, 1e-4, id="cpu"), pytest.param(True, 5e-3, id="gpu", marks=pytest.mark.gpu)]
+DEVICES = [
+    pytest.param(False, "full_decode_only", 1e-4, id="cpu"),
+    pytest.param(True, "full_decode_only", 5e-3, id="gpu", marks=pytest.mark.gpu),
+    pytest.param(True, "full_and_piecewise", 5e-3, id="gpu-compiled", marks=[pytest.mark.gpu, pytest.mark.soak]),
+]
 PROMPT = np.frombuffer(b"Count: 1 2 3", np.uint8).astype(np.int32)
 
 
@@ -41,8 +45,8 @@ async def finished(engine: VllmEngine, priorities: list[int]) -> list[int]:
     return ended
 
 
-@pytest.mark.parametrize(("on_gpu", "tolerance"), DEVICES)
-async def test_vllm_keeps_the_contract_and_follows_weights(tiny_model: Path, on_gpu, tolerance):
+@pytest.mark.parametrize(("on_gpu", "cudagraph_mode", "tolerance"), DEVICES)
+async def test_vllm_keeps_the_contract_and_follows_weights(tiny_model: Path, on_gpu, cudagraph_mode, tolerance):
     config = VllmConfig(
         str(tiny_model),
         "float32",
@@ -51,6 +55,7 @@ async def test_vllm_keeps_the_contract_and_follows_weights(tiny_model: Path, on_
         kv_cache_gib=0.1,
         num_threads=2,
         gpu_memory_utilization=0.2,
+        cudagraph_mode=cudagraph_mode,
     )
     engine = VllmEngine(config, on_gpu=on_gpu)
     with pytest.raises(EngineDeadError, match="not started"):

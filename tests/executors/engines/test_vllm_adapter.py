@@ -59,6 +59,7 @@ async def send_to(engine: VllmEngine, on_gpu: bool, tensors: Mapping[str, torch.
 @pytest.mark.parametrize(("dtype", "tolerance"), DEVICES)
 async def test_vllm_follows_adapters(endless_model: Path, dtype, tolerance):
     on_gpu = dtype == "float16"
+    num_tokens = 900 if on_gpu else 48  # of a request that outlasts two updates; adapters are slow on a CPU
     base = AutoModelForCausalLM.from_pretrained(endless_model, dtype=torch.float32).eval()
     models = [copy.deepcopy(base)]  # of each version
     settings = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", init_lora_weights=False)
@@ -66,7 +67,7 @@ async def test_vllm_follows_adapters(endless_model: Path, dtype, tolerance):
     config = VllmConfig(
         str(endless_model),
         dtype,
-        max_context=256,
+        max_context=1024 if on_gpu else 256,
         max_num_seqs=16,
         kv_cache_gib=0.1,
         num_threads=2,
@@ -98,13 +99,13 @@ async def test_vllm_follows_adapters(endless_model: Path, dtype, tolerance):
                         parameter.normal_(std=0.3)
             await engine.pause(mode)
             await send(get_peft_model_state_dict(model), len(models))
-            await engine.resume()
             models.append(copy.deepcopy(model))
+            await engine.resume()
 
         # The first adapter comes while a request runs without any, the second while it runs with the first.
         for mode, reference in ((UpdateMode.KEEP, kept), (UpdateMode.RECOMPUTE, recomputed)):
             versions = [engine.version + index for index in range(3)]
-            running = asyncio.create_task(engine.generate(PROMPT, Sampling(48)))  # adapters are slow on a CPU
+            running = asyncio.create_task(engine.generate(PROMPT, Sampling(num_tokens)))
             for least in (12, 30):
                 await sampled(engine, least)
                 await update(mode)

@@ -46,9 +46,13 @@ async def test_a_hung_engine_is_named_and_replaced(rig):
     held_at_the_end = rig.ask(3)
     with pytest.raises(EngineDeadError, match=r"no token for \d+ s while 7 requests run"):
         await fails(rig.engine.health)
+    pausing = asyncio.create_task(rig.engine.pause(UpdateMode.KEEP))  # an update comes, which would wait for long
+    await asyncio.sleep(0)
+    with pytest.raises(EngineDeadError, match="while 7 requests run and a pause is awaited"):
+        await fails(rig.engine.health)
 
     restarting = asyncio.create_task(rig.engine.restart())
-    assert {type(outcome) for outcome in await outcomes(*running, held_at_the_end)} == {EngineDeadError}
+    assert {type(outcome) for outcome in await outcomes(*running, held_at_the_end, pausing)} == {EngineDeadError}
     await restarting
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -14,6 +14,8 @@ from turngym.agents.base import Sampling
 from turngym.errors import EngineDeadError, EngineError
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
 
+# A CPU calculates in fp32; a GPU's kernels for attention round the factors of a product to TF32.
+DEVICES = [pytest.param(False, 1e-4, id="cpu"), pytest.param(True, 5e-3, id="gpu", marks=pytest.mark.gpu)]
 pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280)]
 
 
@@ -26,7 +28,8 @@ def scores_of(model, token_ids: np.ndarray, temperature: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("temperature", [pytest.param(1.0, marks=pytest.mark.soak), 0.7])
-async def test_scores_are_the_models_own(tiny_model: Path, temperature):
+@pytest.mark.parametrize(("on_gpu", "tolerance"), DEVICES)
+async def test_scores_are_the_models_own(tiny_model: Path, on_gpu, tolerance, temperature):
     config = VllmConfig(
         str(tiny_model),
         "float32",
@@ -34,10 +37,11 @@ async def test_scores_are_the_models_own(tiny_model: Path, temperature):
         max_num_seqs=16,
         kv_cache_gib=0.05,
         num_threads=2,
+        gpu_memory_utilization=0.2,
         max_batched_tokens=64,  # sequences are computed in several chunks, and together with others
         scoring_temperature=temperature,
     )
-    engine = VllmEngine(config, on_gpu=False)  # with the prefix cache, which must lose nothing
+    engine = VllmEngine(config, on_gpu=on_gpu)  # with the prefix cache, which must lose nothing
     with pytest.raises(EngineDeadError, match="not started"):
         await engine.score(np.arange(3, dtype=np.int32))
     await engine.start()
@@ -54,14 +58,14 @@ async def test_scores_are_the_models_own(tiny_model: Path, temperature):
             for ids, scores_T in zip(sequences, scores, strict=True):
                 assert scores_T.dtype == np.float32
                 assert np.isnan(scores_T[0])
-                np.testing.assert_allclose(scores_T[1:], scores_of(model, ids, temperature), atol=1e-4)
+                np.testing.assert_allclose(scores_T[1:], scores_of(model, ids, temperature), atol=tolerance)
         with pytest.raises(EngineError, match="vLLM refused"):
             await engine.score(np.array([1, 258], np.int32))  # no such token
         await engine.health()
         if temperature == 1.0:
             said = await engine.generate(sequences[0], Sampling(8))
             scores_T = await engine.score(np.concatenate([sequences[0], said.token_ids]))
-            np.testing.assert_allclose(scores_T[2:], said.logprobs, atol=1e-4)
+            np.testing.assert_allclose(scores_T[2:], said.logprobs, atol=tolerance)
         else:
             with pytest.raises(EngineError, match=r"temperature 0\.7 only"):
                 await engine.generate(sequences[0], Sampling(8))

@@ -139,7 +139,7 @@ async def test_keys_and_values_of_older_weights_are_never_used(rig, monkeypatch)
     assert await worst() < rig.tolerance
     salted = vllm_module.prompt_of
     monkeypatch.setattr(vllm_module, "prompt_of", lambda ids, salt, images: salted(ids, "one for all", images))
-    assert await worst() > 100 * rig.tolerance  # what the salt keeps away
+    assert await worst() > 5 * rig.tolerance  # what the salt keeps away
 
 
 @pytest.mark.soak
