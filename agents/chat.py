@@ -63,6 +63,7 @@ class ChatAgent:
         self._template = (
             ChatTemplate(tokenizer, template_kwargs=template_kwargs, tools=tools) if apply_chat_template else None
         )
+        self.images = images
         self._pictures: PictureText | None = None
         if self._template is not None and images is not None:
             self._pictures = PictureText(self._codec, self._template, images)

@@ -80,7 +80,7 @@ class ImageReader:
             ConfigError: The model's processor cannot be loaded.
             ImageError: The template writes nothing.
         """
-        token = str(getattr(self._processor, "image_token", ""))
+        token = str(getattr(self.processor, "image_token", ""))
         marker = token if token and token in written else written.strip()
         if not marker:
             raise ImageError("the chat template leaves images out; use the one that came with the model")
@@ -93,7 +93,7 @@ class ImageReader:
         Raises:
             ConfigError: It says nothing of one.
         """
-        token = getattr(self._processor, "image_token", None)
+        token = getattr(self.processor, "image_token", None)
         if not token:
             raise ConfigError(f"the processor of {self._model!r} names no text that stands for an image")
         return str(token)
@@ -118,7 +118,12 @@ class ImageReader:
         return {name: value for name, value in given.items() if name not in _TEXT_INPUTS}
 
     @property
-    def _processor(self) -> "ProcessorMixin":
+    def processor(self) -> "ProcessorMixin":
+        """The model's processor.
+
+        Raises:
+            ConfigError: It cannot be loaded.
+        """
         if self._loaded is None:
             self._loaded = load_processor(self._model)
         return self._loaded
@@ -130,7 +135,7 @@ class ImageReader:
         return ids
 
     def _processed(self, text: str, pictures: list[Any]) -> Any:
-        processor: Any = self._processor  # Any: each takes arguments of its own
+        processor: Any = self.processor  # Any: each takes arguments of its own
         try:
             return processor(text=[text], images=pictures, add_special_tokens=False, return_tensors="pt")
         except (ValueError, TypeError, RuntimeError, OSError) as error:

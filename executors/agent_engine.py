@@ -11,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..agents.base import Completion, Generator, Sampling, StopReason
+from ..agents.images import Images
+from ..agents.placed_images import ImagePlaces
+from ..envs.openrlhf.pictures import images_given
 from ..envs.openrlhf.sampling import SamplingParams, changes
-from ..errors import EngineError, EnvError
+from ..errors import EngineError, EnvError, ImageError
 from .failures import Stage, failure_of
 from .limits import Limits, TokenBound, token_bound
 from .trajectory import Failure, FailureKind, TurnEnd
@@ -56,6 +59,7 @@ class Sample:
     sampling: Sampling
     end: TurnEnd
     owner: object  # the engine of the episode that asked
+    images: Images = ()  # that the prompt's ids stand for
 
 
 class Samples:
@@ -93,16 +97,32 @@ class Samples:
         self._order.append((self._clock, key))
 
     def find(self, prompt_ids: NDArray[np.int32], action_ids: NDArray[np.int32], owner: object) -> Sample | None:
-        """Return what was sampled after these tokens and begins with those; rather by the episode itself."""
+        """Return what was sampled after these tokens and begins with those; rather by the episode itself.
+
+        Raises:
+            ImageError: Images of one size have the same tokens, and which of them were meant cannot be told.
+        """
         length = len(action_ids)
         found = [
             sample
             for sample in self._by_prompt.get(prompt_ids.tobytes(), ())
             if np.array_equal(sample.completion.token_ids[:length], action_ids)
         ]
+        if _differ(found):
+            found = [sample for sample in found if sample.owner is owner]
+            if not found or _differ(found):
+                raise ImageError(
+                    "these tokens were sampled after different images of one size, and which were meant cannot be "
+                    "told; let each episode use its own llm_engine"
+                )
         # The whole of what was sampled comes before a longer completion that was cut.
         found.sort(key=lambda sample: (len(sample.completion.token_ids) != length, sample.owner is not owner))
         return found[0] if found else None
+
+
+def _differ(samples: Sequence[Sample]) -> bool:
+    """Whether samples of the same tokens were shown different images."""
+    return len({tuple(placed.image for placed in sample.images) for sample in samples}) > 1
 
 
 class AgentEngine:
@@ -117,6 +137,7 @@ class AgentEngine:
         decode: Callable[[list[int]], str],
         name: str,
         seed_for: Callable[[int], int] | None,
+        places: ImagePlaces | None = None,
     ) -> None:
         self.failure: Failure | None = None  # of any completion; the episode is then worth nothing
         self.too_long: Failure | None = None  # the first prompt, which may still be cut
@@ -130,6 +151,7 @@ class AgentEngine:
         self._decode = decode
         self._name = name
         self._seed_for = seed_for
+        self._places = places
         self._num_sampled = 0
         self._loop = asyncio.get_running_loop()
         turn_tokens = sampling.max_tokens
@@ -150,28 +172,40 @@ class AgentEngine:
         Args:
             prompt_token_ids: Sent to the model as they are.
             sampling_params: Ours or vLLM's; by default as the run samples.
-            multi_modal_data: Must be empty.
+            multi_modal_data: `{"image": ...}` with all images that the ids have places for.
 
         Raises:
             EnvError: What is asked for cannot be trained on, or leaves no room for a token.
+            ImageError: Ids and images do not go together.
             EngineError: The engine failed.
         """
         if asyncio.get_running_loop() is not self._loop:
             there = self.generate(prompt_token_ids, sampling_params, multi_modal_data)
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self._loop))
-        if multi_modal_data:
-            raise EnvError(
-                "an executor that plays episodes by itself is shown text alone: call generate without "
-                "multi_modal_data, or write an AgentInstanceBase, whose environment_images are trained on"
-            )
         prompt_ids = np.asarray(list(prompt_token_ids), np.int32)
+        images = self._placed(prompt_ids, multi_modal_data)
         number = self.num_completions
         self.num_completions += 1
         sampling, bound = self._sampling(sampling_params, len(prompt_ids), number)
-        completion = await self._sampled(prompt_ids, sampling, number)
+        completion = await self._sampled(prompt_ids, sampling, number, images)
+        if images and self._places is not None:
+            self._places.check_sampled(completion.token_ids)
         self._num_sampled += len(completion.token_ids)
-        self._samples.add(Sample(prompt_ids, completion, sampling, bound.end_of(completion), self))
+        self._samples.add(Sample(prompt_ids, completion, sampling, bound.end_of(completion), self, images))
         return self._output(prompt_ids, completion, f"{self._name}/{number}")
+
+    def _placed(self, prompt_ids: NDArray[np.int32], data: Any) -> Images:
+        given = dict(data or {})
+        images = images_given(given.pop("image", None))
+        if any(given.values()):
+            raise EnvError(
+                f"generate takes images alone, as multi_modal_data={{'image': [...]}}; it got {', '.join(given)}"
+            )
+        if self._places is not None:
+            return self._places.find(prompt_ids, images)
+        if images:
+            raise ImageError("generate was given images, and this model reads text only; use a vision-language model")
+        return ()
 
     def _sampling(self, params: Any, num_prompt: int, number: int) -> tuple[Sampling, TokenBound]:
         asked = {} if params is None else changes(params, self.params(), self._name)
@@ -195,11 +229,13 @@ class AgentEngine:
         seed = None if self._seed_for is None else self._seed_for(number)
         return replace(sampling, max_tokens=bound.max_tokens, seed=seed), bound
 
-    async def _sampled(self, prompt_ids: NDArray[np.int32], sampling: Sampling, number: int) -> Completion:
-        began_at = time.perf_counter()
+    async def _sampled(
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, number: int, images: Images
+    ) -> Completion:
+        name, began_at = f"{self._name}/{number}", time.perf_counter()
         try:
             async with asyncio.timeout(self._limits.generate_timeout_s):
-                completion = await self._generator.generate(prompt_ids, sampling, request=f"{self._name}/{number}")
+                completion = await self._generator.generate(prompt_ids, sampling, images or None, name)
             if completion.stop_reason is StopReason.ABORT:
                 raise EngineError(f"the engine aborted completion {number} after {len(completion.token_ids)} tokens")
         except Exception as error:

@@ -1,7 +1,6 @@
 """Runs episodes of OpenRLHF executors that play them by themselves; only what the engine sampled is trained on."""
 
 import functools
-import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..agents.base import Completion, Generator, Sampling
+from ..agents.chat import ChatAgent
+from ..agents.images import Images
+from ..agents.placed_images import ImagePlaces, ReadingTokenizer
 from ..agents.sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder
 from ..envs.factory import EnvFactory
+from ..envs.images import as_image
 from ..envs.messages import Message
-from ..envs.openrlhf.env import AgentFile, is_multi_turn, shared_executor
+from ..envs.openrlhf.env import AgentFile, is_multi_turn, shared_executor, takes_images
 from ..envs.openrlhf.session import number, numbers
 from ..envs.task import Task
 from ..errors import EnvError
 from .agent_engine import AgentEngine, Sample, Samples
-from .base import Agent
 from .env_pool import EnvPool
 from .failures import Stage, failure_of
 from .limits import Limits
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def make_executor(
-    agent: Agent, env: EnvFactory, pool: EnvPool, limits: Limits, tokenizer: "PreTrainedTokenizerBase"
+    agent: ChatAgent, env: EnvFactory, pool: EnvPool, limits: Limits, tokenizer: "PreTrainedTokenizerBase"
 ) -> MultiTurn:
     """Return what runs a run's episodes: turn by turn, unless they are those of a file that plays them by itself."""
     if not env.members and issubclass(env.env_class, AgentFile):
@@ -48,7 +50,7 @@ class AgentFileExecutor(MultiTurn):
 
     Args:
         executor: The user's.
-        agent: Unused: the user's code makes the prompts.
+        agent: Only for how the model reads images: the user's code makes the prompts.
         env_factory: Of `AgentFile`; makes nothing here, and says which file it is.
         env_pool: Unused.
         limits: What each episode may use; its turns are the completions that it asks for, and have no limit.
@@ -58,7 +60,7 @@ class AgentFileExecutor(MultiTurn):
     def __init__(
         self,
         executor: Any,  # Any: an AgentExecutorBase, of ours or of an installed OpenRLHF
-        agent: Agent,
+        agent: ChatAgent,
         env_factory: EnvFactory,
         env_pool: EnvPool,
         limits: Limits,
@@ -69,8 +71,12 @@ class AgentFileExecutor(MultiTurn):
         self._tokenizer = tokenizer
         self._source = f"AgentExecutor.execute of {env_factory.kwargs['path']!r}"
         self._samples = Samples()
-        parameters = inspect.signature(executor.execute).parameters.values()
-        self._takes_images = any(p.name == "images" or p.kind is p.VAR_KEYWORD for p in parameters)
+        self._takes_images = takes_images(executor)
+        self._shown_tokenizer: Any = tokenizer  # Any: one that is a processor too has no type of its own
+        self._places: ImagePlaces | None = None
+        if agent.images is not None:
+            self._shown_tokenizer = ReadingTokenizer(tokenizer, agent.images)
+            self._places = ImagePlaces(agent.images, tokenizer)
 
     async def run(
         self,
@@ -90,6 +96,7 @@ class AgentFileExecutor(MultiTurn):
             self._decode,
             f"{task.id}/{attempt}",
             None if seed_for is None else functools.partial(seed_for, task.id, attempt),
+            self._places,
         )
         episode = self._samples.begin()
         failure: Failure | None = None
@@ -123,11 +130,14 @@ class AgentFileExecutor(MultiTurn):
             "label": "" if task.label is None else task.label,
             "sampling_params": engine.params(),
             "max_length": engine.max_context,
-            "hf_tokenizer": self._tokenizer,
+            "hf_tokenizer": self._shown_tokenizer,
             "llm_engine": engine,
         }
+        images = [as_image(image).to_pil() for image in getattr(task.prompt, "images", ())] or None
         if self._takes_images:
-            arguments["images"] = None
+            arguments["images"] = images
+        elif images:
+            raise EnvError(f"{self._source} takes no images, and its prompt has some; give it the parameter 'images'")
         return await self._executor.execute(**arguments)
 
     def _checked(self, result: object, engine: AgentEngine) -> "_Answer":
@@ -135,11 +145,8 @@ class AgentFileExecutor(MultiTurn):
         what = self._source
         if not isinstance(result, Mapping) or not {"observation_tokens", "action_ranges"} <= result.keys():
             raise EnvError(f"{what} returned {result!r:.200}; wanted a dict with 'observation_tokens', 'action_ranges'")
-        if result.get("mm_train_inputs") or result.get("images"):
-            raise EnvError(
-                f"{what} returned images, and an executor that plays episodes by itself is shown text alone; an "
-                "AgentInstanceBase may return environment_images"
-            )
+        if result.get("mm_train_inputs") and self._places is None:
+            raise EnvError(f"{what} returned mm_train_inputs, and this model reads text only")
         token_ids = np.asarray(list(result["observation_tokens"]), np.int32)
         ranges = [(int(start), int(stop)) for start, stop in result["action_ranges"]]
         if not ranges:
@@ -172,13 +179,20 @@ class AgentFileExecutor(MultiTurn):
 
     def _sequence(self, token_ids: NDArray[np.int32], ranges: list[tuple[int, int]], samples: list[Sample]) -> Sequence:
         builder, end = SequenceBuilder(), 0
+        images: Images = ()
         for turn, ((start, stop), sample) in enumerate(zip(ranges, samples, strict=True)):
             if start < end:
                 raise EnvError(f"{self._source} returned action_ranges that overlap or are out of order: {ranges}")
-            builder.add_context(token_ids[end:start], turn - 1 if turn else BEFORE_FIRST_TURN)
+            if tuple(sample.images[: len(images)]) != tuple(images):
+                raise EnvError(f"{self._source} returned actions that were sampled after different images as one text")
+            new, images = sample.images[len(images) :], sample.images
+            shown = [placed.moved(-end) for placed in new]
+            builder.add_context(token_ids[end:start], turn - 1 if turn else BEFORE_FIRST_TURN, shown)
             builder.add_completion(_cut(sample.completion, stop - start), sample.sampling, turn)
             end = stop
-        builder.add_context(token_ids[end:], len(ranges) - 1)
+        # What nobody answered may hold images that the engine was never shown.
+        rest = token_ids[end:] if self._places is None else self._places.before_any(token_ids[end:])
+        builder.add_context(rest, len(ranges) - 1)
         return builder.build()
 
     def _messages(self, token_ids: NDArray[np.int32], ranges: list[tuple[int, int]]) -> tuple[Message, ...]:

@@ -16,11 +16,11 @@ from ..agents.frameworks.base import AgentReward, Endpoint, UserAgent, on_last_t
 from ..agents.server.branches import SessionRecord
 from ..agents.server.server import Server
 from ..agents.server.session import Session
-from ..agents.tokenizer import Codec
 from ..envs.messages import Message
 from ..envs.rewards import AnyReward, reward_of
 from ..envs.task import Task
 from ..errors import ConfigError, EngineError, EnvError, TrajectoryError
+from .branch_texts import texts
 from .failures import EpisodeError, Stage, failure_of
 from .limits import Limits
 from .meter import Meter
@@ -214,7 +214,7 @@ class _Episode:
             raise EpisodeError(failure_of(error, Stage.ENV, num_turns - 1)) from error
 
     async def _scored(self, function: AnyReward, num_turns: int) -> AgentReward:
-        prompt, query = texts(self._record, self._owner.agent.codec)
+        prompt, query = texts(self._record.sequences, self._owner.agent.codec)
         reward = await reward_of(function, self._task, last_answer(self._record), prompt, query)
         return AgentReward(on_last_turn(reward.reward, num_turns), reward.score, reward.extra_logs)
 
@@ -252,23 +252,6 @@ def last_conversation(record: SessionRecord) -> tuple[Message, ...]:
         return ()
     place = max(range(len(record.turns)), key=lambda place: max(record.turns[place]))
     return record.conversations[place]
-
-
-def texts(record: SessionRecord, codec: Codec) -> tuple[str, str]:
-    """Return the first prompt of the branch that holds the last answer, and it with that answer behind it.
-
-    What tools said in between is left out, for nobody to take it for the model's; special tokens are kept.
-    """
-    number = max(turn for sequence in record.sequences for turn in sequence.samplings)
-    last = root = next(sequence for sequence in record.sequences if number in sequence.samplings)
-    length = len(last)
-    while root.parent is not None:  # where a template rewrote the beginning, the prompt is what it kept of it
-        length = min(length, root.parent[1])
-        root = record.sequences[root.parent[0]]
-    answered = np.flatnonzero(root.turn >= 0)
-    length = min(length, int(answered[0])) if len(answered) else length
-    prompt = codec.decode(last.token_ids[:length])
-    return prompt, prompt + codec.decode(last.token_ids[last.is_action & (last.turn == number)])
 
 
 def last_answer(record: SessionRecord) -> str:

@@ -1,6 +1,7 @@
 """What an environment may change of how the turns to come are sampled.
 
-That is what the learner can follow turn by turn, and a shape: its tokens stay out of importance ratios.
+That is what the learner can follow turn by turn, and truncations and a shape: their tokens stay out of importance
+ratios.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from ..agents.shape import Shape
 from ..errors import EnvError
 from ..registry import nearest
 
-CHANGEABLE = ("temperature", "stop", "stop_token_ids", "max_tokens", "shape")
+CHANGEABLE = ("temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "max_tokens", "shape")
 
 
 def resampled(first: Sampling, changes: Mapping[str, Any] | None, now: Sampling | None = None) -> Sampling:
@@ -20,8 +21,8 @@ def resampled(first: Sampling, changes: Mapping[str, Any] | None, now: Sampling 
 
     Args:
         first: The run's, whose `max_tokens` stays a bound and whose `stop_token_ids` stay.
-        changes: By the names of `Sampling`'s fields: temperature, stop, stop_token_ids, max_tokens, shape (a mapping by
-            the names of `Shape`'s fields). None says nothing.
+        changes: By the names of `Sampling`'s fields that are `CHANGEABLE`; a shape may be a mapping by the names of
+            `Shape`'s fields. None says nothing.
         now: The sampling so far; by default the run's.
 
     Raises:

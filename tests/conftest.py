@@ -126,6 +126,13 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def without_openrlhf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of that name is imported yet, also where pytest calls the folders of these tests so."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "openrlhf"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.fixture
 def live() -> Iterator[Callable[[Any], str]]:
     """Serve an ASGI application on this machine, in a thread of its own, and return its URL."""
     import uvicorn

@@ -9,13 +9,12 @@ from ..chat import ChatAgent
 from ..shape import Grammar
 from .anthropic_replies import AnthropicReply
 from .api_errors import ApiError
-from .asks import ChatAsk
 from .canonical import chat_messages
-from .endpoints import Outcome, asked_of, sampling_of
+from .endpoints import Outcome, asked_of, chat_ask, sampling_of
 from .reading import read_with_history
 from .replies import Json
 from .session import Session
-from .shaping import CallChoice, ResponseFormat, in_chat
+from .shaping import CallChoice, ResponseFormat
 from .wire import Count, Generation, Text, ToolFunction, WireModel, read, schema_of
 
 _HIDDEN = ("thinking", "redacted_thinking")  # no part of a content
@@ -131,14 +130,7 @@ async def messages(session: Session, body: bytes, headers: Mapping[str, str]) ->
     choice = CallChoice(said.type != "none", said.type in ("any", "tool"), said.name if said.type == "tool" else None)
     is_parallel = not said.disable_parallel_tool_use
     sampling = sampling_of(session, request, request.max_tokens, request.stop_sequences or ())
-    ask = ChatAsk(
-        messages=[*system.messages, *history.messages],
-        forms=[*system.forms, *history.forms],
-        sampling=in_chat(session.agent, sampling, tools, choice, is_parallel=is_parallel),
-        tools=tools,
-        takes_calls=choice.takes_calls,
-        is_parallel=is_parallel,
-    )
+    ask = chat_ask(session, system + history, sampling, tools, choice, is_parallel=is_parallel)
     (answer,) = await session.chat(ask, asked_of(body, headers))
     reply = AnthropicReply(f"msg_{session.name}_{answer.turn}", request.model or "", answer)
     return Outcome(events=reply.events()) if request.stream else Outcome(reply.whole())

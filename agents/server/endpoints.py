@@ -15,6 +15,7 @@ from ..chat import ChatAgent
 from .api_errors import ApiError
 from .asks import ChatAsk, TextAsk
 from .canonical import chat_messages
+from .known_messages import SentMessages
 from .reading import read_with_history
 from .replies import Json, Reply, as_events
 from .retries import Asked
@@ -40,16 +41,8 @@ async def chat_completions(session: Session, body: bytes, headers: Mapping[str, 
     choice, is_parallel = CallChoice.of(request.tool_choice), request.parallel_tool_calls is not False
     max_tokens = request.max_completion_tokens or request.max_tokens
     sampling = sampling_of(session, request, max_tokens, request.stop_strings, num_top=request.top_logprobs)
-    ask = ChatAsk(
-        messages=history.messages,
-        forms=history.forms,
-        sampling=in_chat(session.agent, sampling, tools, choice, is_parallel=is_parallel),
-        tools=tools,
-        takes_calls=choice.takes_calls,
-        is_parallel=is_parallel,
-        n=request.n or 1,
-        wants_ids=bool(request.return_token_ids),
-    )
+    ask = chat_ask(session, history, sampling, tools, choice, is_parallel=is_parallel)
+    ask = replace(ask, n=request.n or 1, wants_ids=bool(request.return_token_ids))
     answers = await session.chat(ask, asked_of(body, headers))
     reply = Reply(
         id=f"chatcmpl-{session.name}-{answers[0].turn}",
@@ -116,6 +109,35 @@ def detokenize(agent: ChatAgent, body: bytes) -> Json:
 def models(model: str) -> Json:
     """`GET /v1/models`."""
     return {"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "turngym"}]}
+
+
+def chat_ask(
+    session: Session,
+    said: SentMessages,
+    sampling: Sampling,
+    tools: list[Json] | None,
+    choice: CallChoice,
+    *,
+    is_parallel: bool,
+) -> ChatAsk:
+    """Return what a session is asked: one answer to messages, of whichever API.
+
+    Args:
+        session: Whose request it is.
+        said: The whole history.
+        sampling: As `sampling_of` returns it.
+        tools: Their schemas.
+        choice: Which of them may or must be called.
+        is_parallel: Whether several may be called at once.
+    """
+    return ChatAsk(
+        messages=said.messages,
+        forms=said.forms,
+        sampling=in_chat(session.agent, sampling, tools, choice, is_parallel=is_parallel),
+        tools=tools,
+        takes_calls=choice.takes_calls,
+        is_parallel=is_parallel,
+    )
 
 
 def sampling_of(

@@ -20,6 +20,10 @@ class SentMessages:
     messages: list[Message]
     forms: list[Form]
 
+    def __add__(self, later: "SentMessages") -> "SentMessages":
+        """Return these with others behind them."""
+        return SentMessages([*self.messages, *later.messages], [*self.forms, *later.forms])
+
 
 class _Known(NamedTuple):
     message: Message  # a tool's without the name that only an earlier call tells

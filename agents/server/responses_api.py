@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .answers import Answer, AnswerCall
-from .asks import ChatAsk
-from .endpoints import Outcome, asked_of, sampling_of
+from .endpoints import Outcome, asked_of, chat_ask, sampling_of
 from .replies import Json, chat_logprobs, pieces
 from .responses_wire import NamedTool, ResponsesRequest, check_outputs
 from .session import Session
-from .shaping import in_chat
 from .stored_responses import StoredResponse, items_of, stored
 from .wire import read
 
@@ -26,14 +24,7 @@ async def responses(session: Session, body: bytes, headers: Mapping[str, str]) -
     check_outputs(history)
     instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
     said = session.known.in_form([*instructions, *history])
-    ask = ChatAsk(
-        messages=said.messages,
-        forms=said.forms,
-        sampling=in_chat(session.agent, sampling, schemas, choice, is_parallel=is_parallel),
-        tools=schemas,
-        takes_calls=choice.takes_calls,
-        is_parallel=is_parallel,
-    )
+    ask = chat_ask(session, said, sampling, schemas, choice, is_parallel=is_parallel)
     (answer,) = await session.chat(ask, asked_of(body, headers))
     end = f"{session.name}_{answer.turn}"
     logprobs = chat_logprobs(answer.completion, session.agent.codec) if request.gives_logprobs else []

@@ -4,9 +4,10 @@ import inspect
 from abc import ABC, abstractmethod
 from typing import Any
 
-from ...errors import ConfigError, EnvError
+from ...errors import ConfigError, EnvError, ImageError
 from ..rewards import load_reward
 from ..trl_rewards import TrlReward
+from .pictures import accumulate_mm_inputs, process_prompt_with_images
 from .sampling import SamplingParams
 from .session import AgentSession
 
@@ -34,13 +35,15 @@ class AgentExecutorBase(ABC):
             label: The expected answer.
             sampling_params: How to sample; an object of this episode's own.
             max_length: Most tokens of the episode.
-            hf_tokenizer: The model's.
-            llm_engine: `await llm_engine.generate(prompt_token_ids, sampling_params)` samples one completion.
-            images: Always None.
+            hf_tokenizer: The model's; of one that reads images, its processor as well.
+            llm_engine: `await llm_engine.generate(prompt_token_ids, sampling_params, multi_modal_data=None)` samples a
+                completion; the last is `{"image": [...]}` with all images that the ids have places for.
+            images: The prompt's, as a list of Pillow's; None for none.
 
         Returns:
             `observation_tokens`, `action_ranges` (pairs of start and end of what was sampled), `reward`, and optionally
-            `scores`, `extra_logs`, `truncated`. Logprobs come from the engine, whatever `rollout_log_probs` says.
+            `scores`, `extra_logs`, `truncated`. Logprobs and images are the engine's, whatever `rollout_log_probs` and
+            `mm_train_inputs` say.
         """
         raise NotImplementedError
 
@@ -82,15 +85,17 @@ class MultiTurnAgentExecutor(AgentExecutorBase):
         source = repr(inspect.getfile(type(self)))
         given = sampling_params if isinstance(sampling_params, SamplingParams) else SamplingParams()
         session = await AgentSession.begin(self.agent_instance_cls, prompt, label, given, source)
-        tokens = _encoded(hf_tokenizer, session.observation_text)
+        tokens, tensors, pictures = _encoded(hf_tokenizer, session.observation_text, images)
         ranges: list[tuple[int, int]] = []
         logs: dict[str, float] = {}
         reward, score, is_done, is_cut = 0.0, None, False, False
         while not is_done and len(tokens) < max_length:
-            output = (await llm_engine.generate(list(tokens), session.params)).outputs[0]
+            output = (await llm_engine.generate(list(tokens), session.params, _shown(pictures))).outputs[0]
             ranges.append((len(tokens), len(tokens) + len(output.token_ids)))
             answer = await session.step(output.text)
-            tokens += [*output.token_ids, *_encoded(hf_tokenizer, answer.feedback)]
+            feedback, new_tensors, new_pictures = _encoded(hf_tokenizer, answer.feedback, answer.images)
+            tokens += [*output.token_ids, *feedback]
+            tensors, pictures = accumulate_mm_inputs(tensors, new_tensors), pictures + new_pictures
             reward, is_done, is_cut = reward + answer.reward, answer.is_done, output.finish_reason == "length"
             score = score if answer.score is None else answer.score
             logs.update(answer.extra_logs)
@@ -98,6 +103,7 @@ class MultiTurnAgentExecutor(AgentExecutorBase):
             "prompt": prompt,
             "label": label,
             "images": images,
+            "mm_train_inputs": tensors,
             "observation_tokens": tokens,
             "action_ranges": ranges,
             "rollout_log_probs": None,
@@ -135,13 +141,14 @@ class SingleTurnAgentExecutor(AgentExecutorBase):
         images: Any = None,
     ) -> dict[str, Any]:
         """Run one episode."""
-        prompt_ids = _encoded(hf_tokenizer, prompt)
-        output = (await llm_engine.generate(list(prompt_ids), sampling_params)).outputs[0]
+        prompt_ids, tensors, pictures = _encoded(hf_tokenizer, prompt, images)
+        output = (await llm_engine.generate(list(prompt_ids), sampling_params, _shown(pictures))).outputs[0]
         tokens = [*prompt_ids, *output.token_ids]
         result: dict[str, Any] = {
             "prompt": prompt,
             "label": label,
             "images": images,
+            "mm_train_inputs": tensors,
             "observation_tokens": tokens,
             "action_ranges": [(len(prompt_ids), len(tokens))],
             "rollout_log_probs": None,
@@ -160,5 +167,14 @@ class SingleTurnAgentExecutor(AgentExecutorBase):
         return result
 
 
-def _encoded(tokenizer: Any, text: str) -> list[int]:
-    return list(tokenizer.encode(text, add_special_tokens=False)) if text else []
+def _encoded(tokenizer: Any, text: str, images: Any) -> tuple[list[int], dict[str, Any] | None, list[Any]]:
+    """Return what `process_prompt_with_images` does; a text alone needs nothing of a processor."""
+    if not images:
+        return list(tokenizer.encode(text, add_special_tokens=False)) if text else [], None, []
+    if not hasattr(tokenizer, "image_processor"):
+        raise ImageError("a text came with images, and this model reads text only; use a vision-language model")
+    return process_prompt_with_images(tokenizer, text, images)
+
+
+def _shown(pictures: list[Any]) -> dict[str, Any] | None:
+    return {"image": pictures} if pictures else None

@@ -1,5 +1,6 @@
 """`AgentFile`: an OpenRLHF `agent_func.py` as an environment."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -105,6 +106,12 @@ def shared_executor(path: str) -> Any:  # Any: an AgentExecutorBase, of ours or 
         raise
     except Exception as error:
         raise ConfigError(f"{EXECUTOR}() of {path!r} raised {type(error).__name__}: {error}") from error
+
+
+def takes_images(executor: Any) -> bool:
+    """Whether `execute` of an executor takes `images`; files from before OpenRLHF had any do not."""
+    parameters = inspect.signature(executor.execute).parameters.values()
+    return any(parameter.name == "images" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def is_multi_turn(executor: Any) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import EnvError, ImageError, RewardError
-from ..images import Image, as_image
+from ..images import Image
+from .pictures import images_given
 from .sampling import SamplingParams, changes
 
 
@@ -80,7 +81,7 @@ class AgentSession:
         if not isinstance(feedback, str):
             raise EnvError(f"{what} returned an environment_feedback of {_kind(feedback)}; wanted text")
         try:
-            images = [as_image(image) for image in result.get("environment_images") or ()]
+            images = images_given(result.get("environment_images"))
         except ImageError as error:
             raise EnvError(f"{what} returned environment_images that cannot be read: {error}") from error
         self.observation_text += action_text + feedback

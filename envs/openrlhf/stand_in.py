@@ -25,6 +25,7 @@ STAND_INS: Mapping[str, str | None] = {
     f"{ROOT}.utils": ".boxed_answers",
     f"{ROOT}.utils.agent": ".agent",
     f"{ROOT}.utils.logging_utils": ".logging_utils",
+    f"{ROOT}.utils.vlm_utils": ".pictures",
 }
 """From OpenRLHF's modules to ours, which offer what stands in their `__all__`."""
 

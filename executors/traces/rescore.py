@@ -16,6 +16,7 @@ from ..trajectory import EndReason, Trajectory
 from .options import RescoreOptions, Selection
 from .progress import Progress
 from .recording import Part, Recorded, Recording, check_selection, episodes_of, none_selected, open_recording
+from .reward_texts import Reading, read_environment, reading_of
 from .run_settings import model_of
 from .terminal import console, one_line
 
@@ -51,7 +52,8 @@ def rescore(run: Path, selection: Selection, options: RescoreOptions, complain: 
     recording = open_recording(run)
     out = None if options.out is None else _new_folder(options.out, recording)
     reward = load_reward(options.remote_url, timeout_s=options.timeout_s)
-    codec = Codec(load_tokenizer(model_of(recording.config(), options.model)))
+    config = recording.config()
+    codec, agent = Codec(load_tokenizer(model_of(config, options.model))), config.get("agent")
     tally = Tally([])
     parts = recording.selected_parts(selection)
     with Progress("scoring", len(parts)) as progress:
@@ -60,7 +62,7 @@ def rescore(run: Path, selection: Selection, options: RescoreOptions, complain: 
             for episode in episodes:
                 if "label" in (episode.stored.inexact or ()):
                     complain(f"{episode.id}: its label was nothing JSON has a form for, and is scored in another")
-            scored = asyncio.run(_scored(episodes, reward, codec, tally))
+            scored = asyncio.run(_scored(episodes, agent, reward, codec, tally))
             if out is not None and scored:
                 _write(out, part, scored)
             progress.advance()
@@ -72,13 +74,24 @@ def rescore(run: Path, selection: Selection, options: RescoreOptions, complain: 
     return 1 if tally.pairs and all(pair.new is None for pair in tally.pairs) else 0
 
 
-async def _scored(episodes: Sequence[Recorded], reward: AnyReward, codec: Codec, tally: Tally) -> list[Recorded]:
-    """Return the episodes with their new rewards; those without a completion to score as they are."""
+async def _scored(
+    episodes: Sequence[Recorded], agent: str | None, reward: AnyReward, codec: Codec, tally: Tally
+) -> list[Recorded]:
+    """Return the episodes with their new rewards; those without a completion to score as they are.
+
+    Args:
+        episodes: All of one file.
+        agent: What `--agent` said, where an episode does not know.
+        reward: The new function.
+        codec: The model's tokenizer.
+        tally: Is added to.
+    """
     limit = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def one(episode: Recorded) -> Trajectory:
         async with limit:
-            return await rescored(episode.trajectory, reward, codec)
+            reading = reading_of(episode.stored.env or agent)
+            return await rescored(episode.trajectory, reward, codec, reading)
 
     todo = [place for place, episode in enumerate(episodes) if _is_scorable(episode.trajectory)]
     new = dict(zip(todo, await asyncio.gather(*(one(episodes[place]) for place in todo)), strict=True))
@@ -93,16 +106,14 @@ async def _scored(episodes: Sequence[Recorded], reward: AnyReward, codec: Codec,
     ]
 
 
-async def rescored(trajectory: Trajectory, reward: AnyReward, codec: Codec) -> Trajectory:
-    """Return an episode with a new reward, on its last turn, or as failed.
-
-    The function sees what the environment `Prompt` would show it: as query all text up to the end of the last
-    completion, as prompt all before that completion, so that nothing but the model's last words is the answer.
-    """
-    prompt, query = _prompt_and_query(trajectory, codec)
+async def rescored(
+    trajectory: Trajectory, reward: AnyReward, codec: Codec, reading: Reading = read_environment
+) -> Trajectory:
+    """Return an episode with a new reward, on its last turn, or as failed; `reading` says what the function sees."""
+    shown = reading(trajectory, codec)
     last = trajectory.num_turns - 1
     try:
-        new = await reward_of(reward, trajectory.task, _answer(trajectory), prompt, query)
+        new = await reward_of(reward, trajectory.task, shown.answer, shown.prompt, shown.query)
     except TurnGymError as error:
         failure = failure_of(error, Stage.ENV, last)
         return replace(
@@ -120,25 +131,6 @@ async def rescored(trajectory: Trajectory, reward: AnyReward, codec: Codec) -> T
 
 def _is_scorable(trajectory: Trajectory) -> bool:
     return trajectory.is_valid and trajectory.num_turns > 0 and bool(trajectory.sequences)
-
-
-def _prompt_and_query(trajectory: Trajectory, codec: Codec) -> tuple[str, str]:
-    last = trajectory.num_turns - 1
-    spoken = [s for s in trajectory.sequences if (s.is_action & (s.turn == last)).any()]
-    sequence = spoken[0] if spoken else trajectory.sequences[-1]
-    places = np.flatnonzero(sequence.is_action & (sequence.turn == last))
-    if len(places):
-        end, answer = int(places[-1]) + 1, sequence.token_ids[places]
-    else:  # nothing was sampled: the answer is empty
-        end, answer = int(np.count_nonzero(sequence.turn < last)), sequence.token_ids[:0]
-    query = codec.decode(sequence.token_ids[:end])
-    return query.removesuffix(codec.decode(answer)), query
-
-
-def _answer(trajectory: Trajectory) -> str:
-    """Return the model's last words, without special tokens."""
-    said = [message["content"] for message in trajectory.messages if message["role"] == "assistant"]
-    return said[-1] if said and isinstance(said[-1], str) else ""
 
 
 def _new_folder(name: str, recording: Recording) -> Path:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ...errors import ConfigError, MissingPackageError
 from ...executors.weights import TensorSpec
 from ..options import DsOptions, LoraOptions
+from .vision import EYES, has_eyes
 
 ADAPTER = "default"  # peft's name for the only one
 SAVED_PREFIX = "base_model.model."  # of every name in peft's files
@@ -95,8 +96,9 @@ def quantization(dtype: torch.dtype) -> Any:  # Any: a configuration of transfor
 def add_lora(model: nn.Module, options: LoraOptions) -> nn.Module:
     """Put adapters into the model's linear layers and freeze all else; the model stays of its class.
 
-    A is random and B zero, so nothing changes yet. Adapters have the model's dtype, as engines compute with them; the
-    optimiser keeps its float32 masters of them as of any trained parameter.
+    A visual encoder has none: engines serve adapters of the language model alone. A is random and B zero, so nothing
+    changes yet. Adapters have the model's dtype, as engines compute with them; the optimiser keeps its float32 masters
+    of them as of any trained parameter.
 
     Raises:
         ConfigError: No layer has such a name.
@@ -111,6 +113,7 @@ def add_lora(model: nn.Module, options: LoraOptions) -> nn.Module:
         lora_alpha=options.alpha,
         lora_dropout=options.dropout,
         target_modules=targets,
+        exclude_modules=EYES if has_eyes(model) else None,
         task_type="CAUSAL_LM",
     )
     try:

@@ -6,6 +6,7 @@ model itself gives them in that sequence alone.
 
 # N tokens of a row, T of one sequence, P patches
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _BLANK_PIXELS = 56
+EYES = r"(.*\.)?visual(\..*)?"
+"""Names of the parts of a visual encoder, as an expression that matches each whole."""
 TRAINED = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl"})
 """Model types whose packed forward pass with images was compared with each sequence's alone, or is built alike."""
 
@@ -42,13 +45,18 @@ def attention_for(config: "PretrainedConfig", attention: str) -> str | dict[str,
     return {"text_config": attention, "vision_config": "sdpa"} if reads_images(config) else attention
 
 
+def has_eyes(model: torch.nn.Module) -> bool:
+    """Say whether a model has a visual encoder."""
+    return any(re.fullmatch(EYES, name) for name, _ in model.named_modules())
+
+
 def freeze_eyes(model: torch.nn.Module) -> int:
     """Leave the visual encoder as it is; return how many parameters that are.
 
     Raises:
         ConfigError: The model has none.
     """
-    eyes = [parameter for name, parameter in model.named_parameters() if "visual" in name.split(".")]
+    eyes = [parameter for name, parameter in model.named_parameters() if re.fullmatch(EYES, name)]
     if not eyes:
         raise ConfigError(f"--actor.freeze_visual_encoder: {type(model).__name__} has no visual encoder; leave it out")
     for parameter in eyes:

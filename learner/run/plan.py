@@ -9,8 +9,9 @@ from ...agents.chat import agent_for
 from ...agents.frameworks.factory import AgentFactory
 from ...agents.tokenizer import load_tokenizer
 from ...envs.factory import EnvFactory
-from ...envs.openrlhf.env import is_multi_turn, shared_executor
+from ...envs.openrlhf.env import is_multi_turn, shared_executor, takes_images
 from ...errors import ConfigError
+from ...executors.run_agent import asks_server
 from ...executors.schedule import RolloutSchedule
 from ..advantages import NEEDS_TEACHER, NEEDS_VALUES
 from ..losses.objective import Objective
@@ -114,14 +115,10 @@ def _check_images(
         raise ConfigError(
             f"--actor.freeze_visual_encoder: {ACTOR_OPTION} is a {kind} model, which has none; leave it out"
         )
-    if can_see and (settings.ds.lora.rank or settings.ds.load_in_4bit):
-        raise ConfigError(
-            f"{ACTOR_OPTION} is a {kind} model, whose weights are trained whole: leave out --ds.lora.rank"
-        )
     if can_see and settings.algo.advantage.estimator in NEEDS_VALUES:
         raise ConfigError(
-            f"--algo.advantage.estimator {settings.algo.advantage.estimator} wants a critic, and those read text "
-            f"only; with a {kind} model use one without, such as group_norm"
+            f"--algo.advantage.estimator {settings.algo.advantage.estimator} wants a critic, and transformers has no "
+            f"classifier of type {kind} that one could be; use an estimator without, such as group_norm"
         )
     if settings.data.image_key is None:
         return
@@ -139,15 +136,21 @@ def _check_images(
             raise ConfigError(
                 f"{option} {model} would read prompts of --data.image_key without their images; leave it out"
             )
-    if (
-        has_agent_file(settings)
-        and isinstance(env, EnvFactory)
-        and not is_multi_turn(shared_executor(env.kwargs["path"]))
-    ):
+    if has_agent_file(settings) and isinstance(env, EnvFactory):
+        _check_images_of_file(str(env.kwargs["path"]))
+
+
+def _check_images_of_file(path: str) -> None:
+    executor = shared_executor(path)
+    if is_multi_turn(executor):
+        return
+    if asks_server(path):
         raise ConfigError(
-            f"--data.image_key: the executor of {env.kwargs['path']!r} plays its episodes by itself and is shown text "
-            "alone; an AgentInstanceBase may have images"
+            f"--data.image_key: run_agent of {path!r} takes no images; leave it out, and its execute runs, which "
+            "may take images"
         )
+    if not takes_images(executor):
+        raise ConfigError(f"--data.image_key: execute of {path!r} takes no images; give it the parameter 'images'")
 
 
 def _check_teacher(settings: TrainSettings, model: str) -> None:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from turngym.agents.sequence import SequenceBuilder
+from turngym.agents.tokenizer import load_tokenizer
 from turngym.envs.base import Action, Env
 from turngym.envs.messages import RawText
 from turngym.envs.task import Task
 from turngym.errors import TemplateError
+from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.env_pool import EnvPool
 from turngym.executors.limits import Limits
 from turngym.executors.multi_turn import MultiTurn
@@ -107,6 +109,22 @@ def pool():
     pool = EnvPool(4, close_timeout_s=1.0)
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model):
+    return load_tokenizer(str(tiny_model))
+
+
+@pytest.fixture
+def saying(tokenizer):
+    """Make an engine that says these texts one after the other, with logprobs -1, -2, ... within each."""
+
+    def make(*texts: str, **options: Any) -> ScriptedEngine:
+        answers = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        return ScriptedEngine([Reply(ids, -np.arange(1.0, len(ids) + 1)) for ids in answers], **options)
+
+    return make
 
 
 @pytest.fixture

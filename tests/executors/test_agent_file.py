@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from turngym.agents.base import Sampling, StopReason
 from turngym.agents.chat import agent_for
-from turngym.agents.tokenizer import load_tokenizer
+from turngym.agents.shape import Shape
 from turngym.envs.openrlhf.env import agent_file
 from turngym.envs.task import Task
 from turngym.errors import EngineDeadError, EngineError
@@ -22,6 +21,8 @@ from turngym.executors.multi_turn import MultiTurn
 from turngym.executors.retry import stable_seed
 from turngym.executors.trajectory import EndReason, FailureKind, TurnEnd
 
+pytestmark = pytest.mark.usefixtures("without_openrlhf")
+
 FILES = Path(__file__).parent.parent / "envs" / "openrlhf" / "files"
 TASK = Task(id="t", prompt="1+6=", label="7")
 SAMPLING = Sampling(max_tokens=20)
@@ -30,31 +31,9 @@ NAN = float("nan")
 HEAD = "from openrlhf.utils.agent import *\nfrom openrlhf.utils.agent import AgentExecutorBase\n"
 
 
-@pytest.fixture(autouse=True)
-def without_openrlhf(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "openrlhf"]:
-        monkeypatch.delitem(sys.modules, name)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model):
-    return load_tokenizer(str(tiny_model))
-
-
 @pytest.fixture
 def ids(tokenizer):
     return lambda text: tokenizer.encode(text, add_special_tokens=False)
-
-
-@pytest.fixture
-def saying(ids):
-    """Make an engine that says these texts one after the other, with logprobs -1, -2, ... within each."""
-
-    def make(*texts: str, **options) -> ScriptedEngine:
-        replies = (Reply(ids(text), -np.arange(1.0, len(ids(text)) + 1)) for text in texts)
-        return ScriptedEngine(replies, **options)
-
-    return make
 
 
 @pytest.fixture
@@ -139,13 +118,32 @@ async def test_an_agent_changes_how_the_next_turns_are_sampled(written, saying, 
     assert trajectory.turn_ends == (TurnEnd.TURN_TOKENS,) * 3
 
 
+async def test_turns_sampled_under_a_truncation_or_a_penalty_are_marked(written, saying):
+    body = (
+        "params = states['sampling_params'].clone()\n        if self.turn == 1: params.top_p = 0.5\n"
+        "        if self.turn == 2: params.presence_penalty, params.logit_bias, params.top_p = 1.5, {65: -3}, 1\n"
+        "        " + ANSWER
+    )
+    (sequence,) = (await run(written(AGENT.format(body)), saying("abc", "ab", "a"))).sequences
+    second, third = Sampling(20, top_p=0.5), Sampling(20, shape=Shape(presence_penalty=1.5, logit_bias=((65, -3),)))
+    assert sequence.samplings == {0: SAMPLING, 1: second, 2: third}
+    assert sequence.is_shaped.tolist() == (sequence.is_action & (sequence.turn > 0)).tolist()
+
+
+async def test_an_executor_of_its_own_asks_for_them_too(written, saying):
+    asked = "sampling_params.top_p, sampling_params.bad_words = 0.5, ['x']; " + WHOLE
+    (sequence,) = (await run(written(EXECUTOR.format(asked)), saying("abc"))).sequences
+    assert sequence.samplings == {0: Sampling(20, top_p=0.5, shape=Shape(bad_words=("x",)))}
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "message"),
     [
         ("raise KeyError('x')", FailureKind.ENV, "KeyError"),
         ("return {'rewards': None, 'environment_feedback': '', 'done': True}", FailureKind.REWARD, "got None"),
         ("return {'rewards': 1}", FailureKind.ENV, "without 'environment_feedback'"),
-        ("params = states['sampling_params']; params.top_p = 0.5; " + ANSWER, FailureKind.ENV, "set top_p"),
+        ("params = states['sampling_params']; params.n = 2; " + ANSWER, FailureKind.ENV, "set n of"),
+        ("params = states['sampling_params']; params.top_p = 2; " + ANSWER, FailureKind.ENV, "top_p must lie in"),
     ],
 )  # fmt: skip
 async def test_what_an_agent_does_wrong_fails_its_attempt(written, saying, body, kind, message):
@@ -212,7 +210,8 @@ WHOLE = SAMPLE + "tokens = start + output.token_ids; ranges = [(len(start), len(
         (WHOLE + "; reward = float('nan')", FailureKind.REWARD, "got nan"),
         ("return 3", FailureKind.ENV, "wanted a dict with 'observation_tokens', 'action_ranges'"),
         ("raise OSError('disk')", FailureKind.ENV, "OSError: disk"),
-        ("sampling_params.top_k = 3; " + WHOLE, FailureKind.ENV, "set top_k"),
+        ("sampling_params.seed = 3; " + WHOLE, FailureKind.ENV, "set seed"),
+        ("sampling_params.presence_penalty = 3; " + WHOLE, FailureKind.ENV, "presence_penalty must lie in"),
         ("start = start * 300; " + WHOLE, FailureKind.PROMPT_TOO_LONG, "leaves no room"),
     ],
 )

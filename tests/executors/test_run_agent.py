@@ -1,20 +1,17 @@
 """OpenRLHF executors that ask a server: ours answers, with the tokens that their own would have."""
 
 import asyncio
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from turngym.agents.base import Sampling
 from turngym.agents.chat import agent_for
-from turngym.agents.tokenizer import load_tokenizer
 from turngym.envs.openrlhf.env import agent_file
 from turngym.envs.task import Task
 from turngym.errors import ConfigError
 from turngym.executors.agent_file import AgentFileExecutor, make_executor
-from turngym.executors.engines.scripted import Reply, ScriptedEngine
+from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.executor_choice import executor_of
 from turngym.executors.limits import Limits
 from turngym.executors.openai_server import AgentEpisodes
@@ -22,31 +19,16 @@ from turngym.executors.traces.options import ReplayOptions
 from turngym.executors.traces.run_settings import environment
 from turngym.executors.trajectory import FailureKind
 
+pytestmark = pytest.mark.usefixtures("without_openrlhf")
+
 FILE = Path(__file__).parent.parent / "envs" / "openrlhf" / "files" / "openai_server.py"
 SAMPLING = Sampling(max_tokens=20)
 ARRAYS = ("token_ids", "is_action", "logprobs", "versions", "turn")
 
 
-@pytest.fixture(autouse=True)
-def without_openrlhf(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "openrlhf"]:
-        monkeypatch.delitem(sys.modules, name)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model):
-    return load_tokenizer(str(tiny_model))
-
-
 @pytest.fixture
-def engine_of(tokenizer):
-    """An engine that says these texts, whoever asks, with logprobs -1, -2, ... within each."""
-
-    def make(*texts):
-        replies = [tokenizer.encode(f"{text}<|end|>") for text in texts]
-        return ScriptedEngine([Reply(ids, -np.arange(1.0, len(ids) + 1)) for ids in replies], max_context=600)
-
-    return make
+def engine(saying):
+    return lambda *texts: saying(*(f"{text}<|end|>" for text in texts), max_context=600)
 
 
 async def served(file: Path, tokenizer, pool, engine, *, prompt="1+6=", attempts=1):
@@ -62,13 +44,13 @@ async def served(file: Path, tokenizer, pool, engine, *, prompt="1+6=", attempts
         await executor.close()
 
 
-async def test_our_server_and_a_files_own_give_the_same_arrays(tokenizer, pool, engine_of):
+async def test_our_server_and_a_files_own_give_the_same_arrays(tokenizer, pool, engine):
     env = agent_file(str(FILE), {})
     own = make_executor(agent_for(tokenizer), env, pool, Limits(max_context=600), tokenizer)
     assert isinstance(own, AgentFileExecutor)
     async with asyncio.timeout(60):
-        wanted = await own.run(Task("t", prompt="1+6=", label="7"), 0, engine_of("8?", "7!"), SAMPLING)
-    (ours,) = await served(FILE, tokenizer, pool, engine_of("8?", "7!"))
+        wanted = await own.run(Task("t", prompt="1+6=", label="7"), 0, engine("8?", "7!"), SAMPLING)
+    (ours,) = await served(FILE, tokenizer, pool, engine("8?", "7!"))
     assert (ours.failure, wanted.failure) == (None, None)
     (one,), (other,) = ours.sequences, wanted.sequences
     for array in ARRAYS:
@@ -100,9 +82,9 @@ async def test_episodes_beside_each_other_do_not_mix(tokenizer, pool):
         (("", ""), [{"role": "user", "content": "a"}], FailureKind.ENV, "--data.apply_chat_template"),
     ],
 )
-async def test_what_goes_wrong_fails_its_attempt(tokenizer, pool, engine_of, tmp_path, change, prompt, kind, message):
+async def test_what_goes_wrong_fails_its_attempt(tokenizer, pool, engine, tmp_path, change, prompt, kind, message):
     (tmp_path / "agent_func.py").write_text(FILE.read_text().replace(*change))
-    (trajectory,) = await served(tmp_path / "agent_func.py", tokenizer, pool, engine_of("8?", "7!"), prompt=prompt)
+    (trajectory,) = await served(tmp_path / "agent_func.py", tokenizer, pool, engine("8?", "7!"), prompt=prompt)
     assert trajectory.failure is not None
     assert trajectory.failure.kind is kind
     assert message in trajectory.failure.message

@@ -31,6 +31,7 @@ FIRST = Sampling(max_tokens=8, stop=("a",), stop_token_ids=(1, 2), seed=3)
         ),
         ({"shape": Shape(bad_words=("a",))}, replace(FIRST, shape=Shape(bad_words=("a",)))),
         ({"shape": None}, FIRST),
+        ({"top_p": 0.5, "top_k": 9, "min_p": 0.1}, replace(FIRST, top_p=0.5, top_k=9, min_p=0.1)),
     ],
 )
 def test_changes(changes, found):
@@ -46,7 +47,8 @@ def test_what_says_nothing_leaves_the_last_changes_and_what_is_empty_takes_them_
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"top_p": 0.5}, "cannot change 'top_p' of sampling"),
+        ({"seed": 5}, "cannot change 'seed' of sampling"),
+        ({"top_p": 1.5}, r"top_p must lie in \(0, 1\]"),
         ({"temprature": 1}, "Did you mean 'temperature'"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
         ({"max_tokens": "many"}, "asked for sampling with {'max_tokens': 'many'}"),
@@ -80,7 +82,7 @@ async def test_an_environment_changes_its_next_turns(play):
     assert [s.temperature for s in trajectory.sequences[0].samplings.values()] == [0.5, 0.5, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("sampling", [3, {"top_k": 3}])
+@pytest.mark.parametrize("sampling", [3, {"seed": 3}])
 async def test_a_change_that_cannot_be_fails_the_attempt(play, sampling):
     trajectory = await play(
         lambda: Cooling({}, {"sampling": sampling}, {}), ScriptedEngine(lambda r: [65]), Sampling(2)

@@ -14,6 +14,8 @@ from turngym.envs.openrlhf.session import AgentSession
 from turngym.envs.task import Task
 from turngym.errors import ConfigError, EnvError, RewardError
 
+pytestmark = pytest.mark.usefixtures("without_openrlhf")
+
 STEP = {"rewards": 1.0, "environment_feedback": "f", "done": True}
 TASK = {"task": Task(id="t", prompt="Q", label="7")}
 
@@ -137,9 +139,9 @@ async def test_parameters_changed_in_place_returned_or_replaced() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"temperature": 0.0}, {"seed": 1}, {"n": 2}, {"min_tokens": 4}],
+    [{"temperature": 0.0}, {"seed": 1}, {"n": 2}, {"structured_outputs": {"regex": "a", "choice": ["b"]}}],
 )
-def test_what_the_learner_cannot_follow_is_refused(changed: dict[str, Any]) -> None:
+def test_what_nothing_stands_for_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(EnvError, match=rf"'a.py' set {next(iter(changed))} of its sampling parameters to"):
         changes(SamplingParams(**changed), SamplingParams(), "'a.py'")
 
@@ -147,12 +149,27 @@ def test_what_the_learner_cannot_follow_is_refused(changed: dict[str, Any]) -> N
 @pytest.mark.slow  # vLLM takes its time to be imported
 def test_parameters_of_vllm() -> None:
     from vllm import SamplingParams as Params
+    from vllm.sampling_params import StructuredOutputsParams
 
     assert changes(Params(), SamplingParams(), "f") == {}  # its max_tokens of 16 is nobody's wish
     wanted = changes(Params(temperature=0.7, stop="END", stop_token_ids=[3]), SamplingParams(), "f")
     assert wanted == {"temperature": 0.7, "stop": ("END",), "stop_token_ids": (3,)}
-    with pytest.raises(EnvError, match="set repetition_penalty"):
-        changes(Params(repetition_penalty=1.2), SamplingParams(), "f")
+    outputs = StructuredOutputsParams(choice=["yes", "no"])
+    shaped = Params(
+        top_p=0.9, top_k=5, repetition_penalty=1.2, min_tokens=4, bad_words=["x"], structured_outputs=outputs
+    )
+    assert changes(shaped, SamplingParams(), "f") == {
+        "top_p": 0.9,
+        "top_k": 5,
+        "shape": {
+            "repetition_penalty": 1.2,
+            "min_tokens": 4,
+            "bad_words": ["x"],
+            "grammar": {"kind": "choice", "text": '["yes", "no"]'},
+        },
+    }
+    with pytest.raises(EnvError, match="set ignore_eos"):
+        changes(Params(ignore_eos=True), SamplingParams(), "f")
 
 
 @pytest.mark.parametrize(

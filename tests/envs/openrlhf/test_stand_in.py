@@ -14,6 +14,8 @@ from turngym.envs.openrlhf.stand_in import load_file, standing_in
 from turngym.envs.rewards import load_reward
 from turngym.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("without_openrlhf")
+
 
 def nothing_is_left() -> bool:
     spec = PathFinder.find_spec("openrlhf")  # a folder of that name may lie on the path

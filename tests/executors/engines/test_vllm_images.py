@@ -2,12 +2,14 @@
 
 import asyncio
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import pytest_asyncio
 import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from PIL import Image as Pictures
 from transformers import AutoModelForImageTextToText
 
@@ -19,6 +21,7 @@ from turngym.envs.images import as_image
 from turngym.errors import EngineError
 from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
+from turngym.executors.engines.vllm_adapter import Adapter
 from turngym.executors.engines.vllm_images import unexpanded
 
 from ...tiny_vision import make_vision_folder
@@ -53,17 +56,18 @@ def test_markers_stand_for_images_again():
 class Rig:
     """An engine of the tiny vision model, its agent, and the model in transformers, as it was at each version."""
 
-    def __init__(self, folder, *, on_gpu: bool) -> None:
+    def __init__(self, folder, *, on_gpu: bool, adapter: Adapter | None = None) -> None:
         self.on_gpu = on_gpu
         config = VllmConfig(
             str(folder),
-            "float32",
+            "float16" if on_gpu and adapter else "float32",  # vLLM's GPU kernels for adapters have no fp32
             max_context=256,
             max_num_seqs=4,
             kv_cache_gib=0.06,
             num_threads=2,
             gpu_memory_utilization=0.2,
             enforce_eager=True,
+            adapter=adapter,
         )
         self.engine = VllmEngine(config, on_gpu=on_gpu)
         self.reader = ImageReader(str(folder))
@@ -94,6 +98,16 @@ class Rig:
         actions = sequence.is_action & (sequence.versions == version)
         return float(np.abs(self.logprobs(version, sequence) - sequence.logprobs)[actions].max())
 
+    async def send(self, tensors: Mapping[str, torch.Tensor], mode: UpdateMode) -> None:
+        """Send tensors as the next version."""
+        await self.engine.pause(mode)
+        await self.engine.begin_update()
+        with buckets_of(tensors, on_gpu=self.on_gpu) as buckets:
+            for bucket in buckets:
+                assert await self.engine.load_bucket(bucket) == bucket.checksum
+        await self.engine.finish_update(len(self.models))
+        await self.engine.resume()
+
     async def update(self, mode: UpdateMode) -> None:
         """Send other weights, strongly changed in every tensor, those of the eyes included."""
         model = AutoModelForImageTextToText.from_pretrained(self.reader._model, dtype=torch.float32).eval()
@@ -101,14 +115,8 @@ class Rig:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(torch.rand(parameter.shape, generator=generator) + 0.5)
-        await self.engine.pause(mode)
-        await self.engine.begin_update()
-        with buckets_of(dict(model.named_parameters()), on_gpu=self.on_gpu) as buckets:
-            for bucket in buckets:
-                assert await self.engine.load_bucket(bucket) == bucket.checksum
-        await self.engine.finish_update(len(self.models))
+        await self.send(dict(model.named_parameters()), mode)
         self.models.append(model)
-        await self.engine.resume()
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=DEVICES)
@@ -181,3 +189,44 @@ async def test_after_an_update_the_same_image_is_encoded_anew(rig, mode):
         assert len(ends_of(completion.versions)) == 1
         assert rig.distance(before, running) < rig.tolerance
         assert rig.distance(before + 1, running) < rig.tolerance
+
+
+@on_vllm
+@pytest.mark.parametrize("on_gpu", DEVICES)
+async def test_adapters_of_the_language_model_are_followed(tmp_path, on_gpu):
+    """Against peft, with images on both sides of an update that leaves the eyes as they were."""
+    folder = make_vision_folder(tmp_path / "vision")
+    rig = Rig(folder, on_gpu=on_gpu, adapter=Adapter(4, 8))
+    rig.tolerance = 0.08 if on_gpu else 1e-4
+    await rig.engine.start()
+    try:
+        settings = LoraConfig(
+            r=4,
+            lora_alpha=8,
+            target_modules="all-linear",
+            exclude_modules=r"(.*\.)?visual(\..*)?",
+            init_lora_weights=False,
+        )
+        for version in range(3):
+            if version:
+                torch.manual_seed(version)
+                base = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+                model = get_peft_model(base, settings)
+                tensors = get_peft_model_state_dict(model)
+                assert len(tensors) == 2 * 7 * 2
+                dtype = torch.float16 if on_gpu else torch.float32
+                await rig.send({name: tensor.to(dtype) for name, tensor in tensors.items()}, UpdateMode.DRAIN)
+                rig.models.append(model)
+            talk = rig.agent.begin()
+            talk.observe([user("a" * 130, image(84, 56), "b")])  # the same at each version
+            await rig.answer(talk)
+            talk.observe([user(image(28, 56), "c")])
+            await rig.answer(talk)
+            assert talk.sequences()[0].versions.max() == version
+            assert rig.distance(version, talk) < rig.tolerance
+            if version:
+                (sequence,) = talk.sequences()
+                actions = sequence.is_action
+                assert np.abs(rig.logprobs(version - 1, sequence) - sequence.logprobs)[actions].max() > 0.1
+    finally:
+        await rig.engine.close()

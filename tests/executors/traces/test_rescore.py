@@ -1,24 +1,31 @@
 """Another reward function over recorded episodes."""
 
+import asyncio
 import json
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import numpy as np
 import pytest
 import yaml
 
 from turngym.agents.base import Sampling
 from turngym.agents.chat import agent_for
+from turngym.agents.frameworks.base import UserAgent
 from turngym.agents.tokenizer import Codec, load_tokenizer
 from turngym.envs.builtin.prompt import Prompt
+from turngym.envs.openrlhf.env import agent_file
 from turngym.envs.reward import Reward
+from turngym.envs.rewards import load_reward
 from turngym.envs.task import Task
+from turngym.executors.agent_file import make_executor
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.env_pool import EnvPool
 from turngym.executors.limits import Limits
 from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.openai_server import AgentEpisodes
 from turngym.executors.store import TrajectoryStore
 from turngym.executors.traces.rescore import rescored
 
@@ -200,3 +207,84 @@ def test_a_run_whose_tokenizer_is_not_known(traces, run, digit, tiny_model):
     assert "cannot load the tokenizer of '/gone'" in err
     model = ["--actor.model_name_or_path", tiny_model]
     assert traces("rescore", run, "--reward.remote_url", digit, *model)[0] == 0
+
+
+# A number that depends on all that the function is shown.
+SUM = """
+from zlib import crc32
+
+def reward_func(queries, prompts, labels, **kwargs):
+    return [float(crc32(repr((queries, prompts, labels)).encode()) % 9973)]
+"""
+TRL = SUM.replace("queries, prompts, labels, ", "prompts, completions, ").replace(
+    "queries, prompts, labels", "prompts, completions"
+)
+SINGLE = """
+from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+class AgentExecutor(SingleTurnAgentExecutor):
+    def __init__(self): super().__init__({!r})
+"""
+
+
+class Talks(UserAgent):
+    """Asks twice in one conversation, and once in another."""
+
+    max_concurrency = None
+
+    async def run(self, task, endpoint):
+        headers = {"authorization": f"Bearer {endpoint.api_key}"}
+        async with httpx.AsyncClient(base_url=endpoint.base_url, headers=headers, timeout=30) as client:
+            talk = [{"role": "user", "content": task.prompt}]
+            for messages in (talk, [{"role": "user", "content": "aside"}], talk):
+                answer = await client.post("chat/completions", json={"messages": messages})
+                messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": "sure?"}]
+
+    def tasks(self, split, seed):
+        return None
+
+    def complaints(self):
+        return []
+
+    def close(self):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [SUM, TRL])
+def test_the_function_of_a_run_gives_its_rewards_again(traces, tiny_model, tmp_path, function):
+    """Of an environment, an agent of one's own, and an executor of OpenRLHF that scores by a function itself."""
+    (tmp_path / "reward.py").write_text(function)
+    (tmp_path / "agent_func.py").write_text(SINGLE.format(str(tmp_path / "reward.py")))
+    tokenizer, reward = load_tokenizer(str(tiny_model)), load_reward(str(tmp_path / "reward.py"))
+    agent, pool, limits = agent_for(tokenizer), EnvPool(1), Limits(max_context=600)
+    task = Task(id="t", prompt="naïve <|end|>2+2?", label="4")
+    prompt = lambda: Prompt(remote_url=str(tmp_path / "reward.py"), apply_chat_template=True)  # noqa: E731
+    made = {"env:Prompt": lambda: MultiTurn(agent, prompt, pool, limits)}
+    made["func:talks.py"] = lambda: AgentEpisodes(agent, Talks(), limits, reward=reward)
+    if function == SUM:  # their own executors refuse others
+        file = str(tmp_path / "agent_func.py")
+        made[f"func:{file}"] = lambda: make_executor(agent, agent_file(file, {}), pool, limits, tokenizer)
+
+    async def play(executor):
+        texts = ["4<|end|> or\n5<|end|>", "é", "no<|end|>"]
+        engine = ScriptedEngine([tokenizer.encode(text) for text in texts], max_context=600)
+        if isinstance(executor, AgentEpisodes):
+            await executor.start()
+        try:
+            async with asyncio.timeout(60):
+                return await executor.run(task, 0, engine, Sampling(32))
+        finally:
+            if isinstance(executor, AgentEpisodes):
+                await executor.close()
+
+    for step, (spec, make) in enumerate(made.items()):
+        trajectory = asyncio.run(play(make()))
+        assert trajectory.failure is None
+        assert trajectory.reward > 0
+        TrajectoryStore(tmp_path / "run" / "trajectories" / "train", env=spec).write(step, [trajectory])
+    pool.close()
+    model = ["--actor.model_name_or_path", tiny_model]
+    code, out, err = traces("rescore", tmp_path / "run", "--reward.remote_url", tmp_path / "reward.py", *model)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{len(made)} episodes scored anew, 0 of them changed")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 from PIL import Image as Pictures
 from transformers import (
     AutoConfig,
@@ -25,7 +26,9 @@ from turngym.learner.batch import Batch, assemble, concatenate
 from turngym.learner.models.attention import PACKED
 from turngym.learner.models.hf_folder import save_hf
 from turngym.learner.models.logprobs import action_logprobs
+from turngym.learner.models.lora import Adapters, add_lora, disabled_adapters, quantization
 from turngym.learner.models.vision import attention_for, freeze_eyes, policy_class, with_an_image
+from turngym.learner.options import LoraOptions
 from turngym.learner.run.inputs import check_inputs
 from turngym.learner.run.plan import make_plan
 
@@ -63,13 +66,17 @@ def trajectory(reader: ImageReader, *turns) -> Trajectory:
     )
 
 
-def packed(folder):
+def packed(folder, **options):
     config = AutoConfig.from_pretrained(folder)
     attention = attention_for(config, PACKED)
-    return policy_class(config).from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
+    return policy_class(config).from_pretrained(folder, dtype=torch.float32, attn_implementation=attention, **options)
 
 
-def alone(model, reader: ImageReader, sequence) -> np.ndarray:
+def specs(given) -> list[tuple[str, tuple[int, ...]]]:
+    return [(spec.name, spec.shape) for spec in given]
+
+
+def alone(model, reader: ImageReader, sequence) -> torch.Tensor:
     """Return the logprobs of a sequence's actions at temperature 0.7, as transformers has them by itself."""
     ids = torch.tensor(sequence.token_ids)[None].long()
     types = torch.zeros_like(ids)
@@ -78,11 +85,10 @@ def alone(model, reader: ImageReader, sequence) -> np.ndarray:
     given = {}
     if sequence.images:
         given = {**reader.model_inputs([p.image for p in sequence.images]), "mm_token_type_ids": types}
-    with torch.no_grad():
-        logits_TV = model(ids, **given).logits[0]
+    logits_TV = model(ids, **given).logits[0]
     actions = sequence.is_action.nonzero()[0]
     logprobs = (logits_TV[actions - 1] / 0.7).log_softmax(-1)
-    return logprobs.gather(1, ids[0, actions, None])[:, 0].numpy()
+    return logprobs.gather(1, ids[0, actions, None])[:, 0]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +129,7 @@ def test_packed_logprobs_are_those_of_each_sequence_alone(folder, kind, tmp_path
     batch = assemble(trajectories)
     scored = action_logprobs(model, batch, "cpu").logprobs_N.detach().numpy()[batch.is_action]
     reference = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-    wanted = np.concatenate([alone(reference, reader, t.sequences[0]) for t in trajectories])
+    wanted = np.concatenate([alone(reference, reader, t.sequences[0]).detach() for t in trajectories])
     assert np.abs(scored - wanted).max() < 1e-4
     # The order of a selection is that of its images.
     swapped = batch.select([2, 0])
@@ -169,10 +175,78 @@ def test_frozen_eyes_get_no_gradient(folder):
         freeze_eyes(torch.nn.Linear(1, 1))
 
 
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_adapters_on_the_language_model_are_those_of_peft(folder, kind, tmp_path):
+    """Logprobs and gradients of a packed row, what engines get and what is saved, against peft by the sequence."""
+    if kind != "qwen2_vl":
+        folder = other_kind(folder, kind, tmp_path)
+    reader, model = ImageReader(str(folder)), packed(folder)
+    trajectories = [trajectory(reader, image(84, 56), image(28, 56)), trajectory(reader, None)]
+    batch = assemble(trajectories)
+    before = action_logprobs(model, batch, "cpu").logprobs_N.detach()
+    add_lora(model, LoraOptions(rank=4, alpha=8))
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert len(trained) == 2 * 7 * 2  # A and B of seven linear layers in each of two blocks
+    assert all(name.startswith("model.language_model.layers.") for name in trained)
+    assert torch.equal(action_logprobs(model, batch, "cpu").logprobs_N.detach(), before)
+    torch.manual_seed(0)
+    for name, parameter in trained.items():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    adapters, parameters = Adapters(model), dict(model.named_parameters())
+    tensors = {name: parameters[adapters.parts(name)[0]] for name, _ in specs(adapters.adapter_specs(parameters))}
+    adapters.save(tmp_path / "adapter", str(folder), tensors)
+
+    reference = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    reference = PeftModel.from_pretrained(reference, tmp_path / "adapter", is_trainable=True)
+    action_N = torch.tensor(batch.is_action)
+    scored_N = action_logprobs(model, batch, "cpu").logprobs_N
+    wanted = torch.cat([alone(reference, reader, t.sequences[0]) for t in trajectories])
+    assert (scored_N[action_N] - wanted).abs().max() < 1e-4
+    assert (scored_N - before)[action_N].abs().max() > 0.01
+    scored_N[action_N].sum().backward()
+    wanted.sum().backward()
+    theirs = {name.replace("base_model.model.", "", 1): p.grad for name, p in reference.named_parameters()}
+    for name, parameter in trained.items():
+        assert torch.allclose(parameter.grad, theirs[name], rtol=1e-3, atol=1e-4 * float(theirs[name].abs().max()))
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == trained.keys()
+    with disabled_adapters(model):
+        assert torch.equal(action_logprobs(model, batch, "cpu").logprobs_N.detach(), before)
+
+    whole = reference.merge_and_unload().state_dict()
+    for name, shape in specs(adapters.merged_specs(parameters)):
+        merged = adapters.merge(name, {part: parameters[part].detach() for part in adapters.parts(name)})
+        assert tuple(merged.shape) == shape
+        assert torch.allclose(merged, whole[name], atol=1e-6), name
+    assert {name for name, _ in specs(adapters.merged_specs(parameters))} == whole.keys()
+
+
+def test_in_4_bits_engines_get_what_learns(folder):
+    """The eyes are rounded too; what is merged for the engines holds them as they are computed with."""
+    pytest.importorskip("bitsandbytes", reason="weights in 4 bits need bitsandbytes: pip install 'turngym[qlora]'")
+    reader, given = ImageReader(str(folder)), quantization(torch.float32)
+    model = add_lora(packed(folder, quantization_config=given), LoraOptions(rank=4, alpha=8))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    adapters, parameters = Adapters(model), dict(model.named_parameters())
+    merged = {
+        name: adapters.merge(name, {part: parameters[part] for part in adapters.parts(name)})
+        for name, _ in specs(adapters.merged_specs(parameters))
+    }
+    plain = packed(folder)
+    qkv = "model.visual.blocks.0.attn.qkv.weight"
+    assert (merged[qkv] - plain.state_dict()[qkv]).abs().max() > 0.01
+    plain.load_state_dict(merged)
+    batch = assemble([trajectory(reader, image(84, 56), image(28, 56)), trajectory(reader, None)])
+    ours, theirs = (action_logprobs(each, batch, "cpu").logprobs_N.detach() for each in (model, plain))
+    assert (ours - theirs)[torch.tensor(batch.is_action)].abs().max() < 1e-4
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--ds.lora.rank 8", "qwen2_vl model, whose weights are trained whole"),
+        ("--ds.lora.rank 8", None),
         ("--algo.advantage.estimator gae", "wants a critic"),
         ("", None),
         ("--actor.freeze_visual_encoder", None),
@@ -199,6 +273,41 @@ def test_a_model_of_text_alone_is_refused_images_at_the_start(tiny_model, tmp_pa
     given = f"--data.prompt_dataset {tmp_path}/rows.jsonl --data.label_key label --data.image_key image"
     settings = parse_train(f"{common} {given} --reward.remote_url {tmp_path}/reward.py".split())
     with pytest.raises(ConfigError, match=r"--data\.image_key: .* cannot be trained with images"):
+        make_plan(settings, check_inputs(settings))
+
+
+FILE = """
+from openrlhf.utils.agent import AgentExecutorBase
+class AgentExecutor(AgentExecutorBase):
+    async def execute(self, prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine{}): return {{}}
+{}"""
+RUN_AGENT = "    async def run_agent(self, prompt, label, session_id): return {}\n"
+
+
+@pytest.mark.usefixtures("without_openrlhf")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (FILE.format(", images=None", ""), None),
+        (FILE.format(", **more", ""), None),
+        (FILE.format("", ""), r"execute of .* takes no images; give it the parameter 'images'"),
+        (FILE.format(", images=None", RUN_AGENT), r"run_agent of .* takes no images; leave it out"),
+    ],
+)
+def test_agent_files_that_take_no_images_are_refused_them_at_the_start(folder, tmp_path, text, says):
+    (tmp_path / "agent_func.py").write_text(text)
+    image(56, 56).to_pil().save(tmp_path / "a.png")
+    (tmp_path / "rows.jsonl").write_text('{"input": "what?", "label": "a", "images": "a.png"}\n')
+    words = (
+        f"--agent func:{tmp_path}/agent_func.py --data.max_len 256 --actor.model_name_or_path {folder} "
+        f"--data.prompt_dataset {tmp_path}/rows.jsonl --data.image_key images --data.apply_chat_template "
+        f"--ckpt.output_dir {tmp_path / 'r'} --rollout.batch_size 1 --train.batch_size 8"
+    )
+    settings = parse_train(words.split())
+    if says is None:
+        assert make_plan(settings, check_inputs(settings)) is not None
+        return
+    with pytest.raises(ConfigError, match=says):
         make_plan(settings, check_inputs(settings))
 
 

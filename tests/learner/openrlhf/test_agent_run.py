@@ -3,7 +3,6 @@
 import asyncio
 import json
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +21,10 @@ from turngym.learner.run.from_settings import loop_settings
 from turngym.learner.run.inputs import check_inputs
 from turngym.learner.run.placement import Layout
 
+pytestmark = pytest.mark.usefixtures("without_openrlhf")
+
 FILES = Path(__file__).parent.parent.parent / "envs" / "openrlhf" / "files"
 LAYOUT = Layout(num_ranks=1, num_engines=1, gpus_per_rank=0, gpus_per_engine=0, threads=1, engine_threads=1)
-
-
-@pytest.fixture(autouse=True)
-def without_openrlhf(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "openrlhf"]:
-        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.fixture

@@ -3,10 +3,13 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from turngym.executors.store import TrajectoryStore
 
@@ -50,14 +53,15 @@ class See(Env):
 '''
 
 
-def test_two_ranks_learn_from_images(tmp_path):
+@pytest.mark.parametrize("more", ["", "--ds.lora.rank 4 --ds.lora.sync adapter"])
+def test_two_ranks_learn_from_images(tmp_path, more):
     (tmp_path / "see.py").write_text(ENV)
     model = make_vision_folder(tmp_path / "model")
     words = (
         f"--agent env:{tmp_path}/see.py:See --actor.model_name_or_path {model} --ckpt.output_dir {tmp_path}/run "
         "--data.max_len 160 --rollout.max_new_tokens 6 --rollout.batch_size 4 --rollout.n_samples_per_prompt 2 "
         "--train.batch_size 8 --train.max_steps 2 --ds.param_dtype fp32 --actor.num_gpus_per_node 2 "
-        "--algo.kl.init_coef 0.01 --actor.adam.lr 1e-3"
+        f"--algo.kl.init_coef 0.01 --actor.adam.lr 1e-3 {more}"
     )
     command = [sys.executable, "-m", "turngym", "train", *words.split()]
     done = subprocess.run(
@@ -68,6 +72,11 @@ def test_two_ranks_learn_from_images(tmp_path):
     found = [each["mismatch/abs_diff"] for each in steps if "mismatch/abs_diff" in each]
     assert len(found) == 2
     assert max(found) < 1e-4
+    if more:
+        base, trained = (load_file(folder / "model.safetensors") for folder in (model, tmp_path / "run" / "model"))
+        changed = {name for name, tensor in base.items() if not torch.equal(tensor, trained[name])}
+        assert changed == {name for name in base if re.search(r"language_model\.layers\.\d\..*_proj\.weight", name)}
+        assert (tmp_path / "run" / "adapter" / "adapter_config.json").is_file()
     stored = TrajectoryStore(tmp_path / "run" / "trajectories" / "train").read()
     # Some may have written `<|image_pad|>` themselves, which fails an attempt beside images.
     whole = [each.trajectory for each in stored if each.trajectory.is_valid]
