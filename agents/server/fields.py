@@ -65,7 +65,9 @@ _HINT = "advice; how the model thinks and writes is its own, and what its templa
 _LABEL = "a label for people"
 IGNORED: Mapping[str, str] = {
     **dict.fromkeys(("service_tier", "speed", "inference_geo", "workspace_id", "billing_policy"), _TRANSPORT),
-    **dict.fromkeys(("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control"), _TRANSPORT),
+    **dict.fromkeys(
+        ("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control"), _TRANSPORT
+    ),
     **dict.fromkeys(("user", "safety_identifier", "user_profile_id", "metadata"), _LABEL),
     **dict.fromkeys(("reasoning_effort", "reasoning", "verbosity", "thinking"), _HINT),
     "prediction": "only makes an answer come sooner",

@@ -18,6 +18,7 @@ MAX_CHOICES = 128  # OpenAI's own limit
 
 UNSUPPORTED = "unsupported_parameter"
 
+
 class WireModel(BaseModel):
     """What comes over the wire; strict: a number in quotes is no number. Fields that nobody knows are ignored."""
 

@@ -150,7 +150,18 @@ QUERIES = [
     "?after=zz", "?after=%ff", "?order=asc", "?order=desc", "?order=up", "?include[]=x", "?stream=true", "?stream=x",
     "?starting_after=x", "?%00", "?=&&=",
 ]  # fmt: skip
-IDS = ["{known}", "{known}x", "resp_x", "%00", "%ff", "%2e%2e", "a%2Fb", "x" * 9000, "\u2603".encode().hex(), "input_items"]
+IDS = [
+    "{known}",
+    "{known}x",
+    "resp_x",
+    "%00",
+    "%ff",
+    "%2e%2e",
+    "a%2Fb",
+    "x" * 9000,
+    "\u2603".encode().hex(),
+    "input_items",
+]
 
 
 def random_look(rng) -> tuple[str, str]:
