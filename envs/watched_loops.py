@@ -11,7 +11,7 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -190,7 +190,10 @@ class _Loop:
         self._has_answered = True
 
     def _task(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,  # Any: what newer versions of Python pass
     ) -> asyncio.Task[Any]:
         """Make a task that is known to be a call's: tasks do not tell their context."""
         context = options.get("context")

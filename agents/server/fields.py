@@ -78,7 +78,7 @@ IGNORED: Mapping[str, str] = {
     "stream_options": "of Responses: obfuscation only",
     "betas": "a header",
     "diagnostics": "tells of caches only",
-    "context_management": "of Anthropic: what it clears on the way to the model; here the agent's history is the prompt",
+    "context_management": "of Anthropic: what its servers clear; here the agent's history is the prompt",
     "fallbacks": "other models than the one that is trained",
     "fallback_credit_token": "other models than the one that is trained",
 }

@@ -28,7 +28,7 @@ def test_what_is_none_is_refused(text, message):
 
 def test_a_name_that_the_template_does_not_read_is_refused(tokenizer_of, template_text):
     tokenizer = tokenizer_of(template_text("qwen3"))
-    with pytest.raises(ConfigError, match="reads no 'enable_thinkin'. Did you mean 'enable_thinking'"):
+    with pytest.raises(ConfigError, match=r"reads no 'enable_thinkin'\. Did you mean 'enable_thinking'"):
         agent_for(tokenizer, template_kwargs={"enable_thinkin": False})
     tokenizer.chat_template = None
     with pytest.raises(ConfigError, match="this model's tokenizer has none"):

@@ -107,7 +107,7 @@ async def test_what_is_ignored_changes_no_prompt_and_no_sampling(post, path, req
         ({"modalities": ["text", "audio"]}, "'modalities'"),
         ({"messages": [*HISTORY, {"role": "assistant", "audio": {"id": "a"}}, *HISTORY]}, "messages.1.audio"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": ""}}]}]},
             "input_audio",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "a"}}]}]}, "file"),

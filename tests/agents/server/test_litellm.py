@@ -1,6 +1,6 @@
 """R26: what LiteLLM sends, as it was recorded from its package, by each of its routes that lead here.
 
-`litellm_requests.json` holds two requests a route, with the whole history in the second: LiteLLM had been answered with TEXTS.
+`litellm_requests.json` holds two requests a route; the first was answered with the first of TEXTS.
 """
 
 import json
