@@ -223,7 +223,8 @@ class _Call:
             if self not in loop.calls:
                 return  # it runs elsewhere by now, or nobody waits for it
             self.has_begun, self._task = True, asyncio.current_task()
-        value, error = None, None
+        value: Any = None
+        error: Exception | None = None
         try:
             value = await self._function()
         except asyncio.CancelledError:
