@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from .errors import ConfigError, TurnGymError, UnknownNameError
 from .registry import nearest
@@ -11,6 +12,7 @@ USAGE = """\
 usage: turngym COMMAND ...
 
   train       train a language model in an environment      turngym train --help
+  eval        score a model on held-out tasks               turngym eval --help
   envs        list environments, check one, or play it      turngym envs --help
   traces      list recorded episodes, score them anew, or   turngym traces --help
               replay them
@@ -36,6 +38,15 @@ def _train(arguments: list[str]) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _eval(arguments: list[str]) -> int:
+    from .config import parse_eval, to_yaml
+
+    config = parse_eval(arguments)
+    from .learner.run.eval import evaluate_model
+
+    return evaluate_model(config, Path(config.output_dir), to_yaml(config))
 
 
 def _envs(arguments: list[str]) -> int:
@@ -77,6 +88,7 @@ def _doctor(arguments: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
+    "eval": _eval,
     "envs": _envs,
     "traces": _traces,
     "serve-rm": _serve_rm,

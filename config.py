@@ -27,6 +27,7 @@ from .learner.run.options import CkptOptions, LoggerOptions
 from .registry import nearest
 
 T = TypeVar("T")
+R = TypeVar("R", bound="TrainConfig")
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,17 @@ class TrainConfig:
     """What is logged."""
 
 
+@dataclass(frozen=True)
+class EvalConfig(TrainConfig):
+    """Score a language model on held-out tasks.
+
+    Takes the options of `turngym train`, so that a run's config.yaml serves; those of learning have no effect.
+    """
+
+    output_dir: str = "runs/eval"
+    """Folder for episodes, summary and picture; an earlier evaluation's are written over."""
+
+
 def parse_train(arguments: Sequence[str]) -> TrainConfig:
     """Return the configuration that `turngym train ARGUMENTS` means, or OpenRLHF's command; --help prints and exits.
 
@@ -78,12 +90,12 @@ def parse_train(arguments: Sequence[str]) -> TrainConfig:
         ConfigError: An option is unknown, and the nearest is named; or it is one of OpenRLHF's that cannot be honoured,
             and what to give is. tyro itself exits with 2 for a value it cannot read.
     """
-    words, agent_args, files = _split(arguments)
-    defaults = TrainConfig()
-    for path in files:
-        defaults = read_yaml(path, defaults)
-    defaults = replace(defaults, agent_args={**defaults.agent_args, **agent_args})
-    return _parse(_ours(translate_train(words)), defaults, "turngym train")
+    return _parsed_run(arguments, TrainConfig(), "turngym train")
+
+
+def parse_eval(arguments: Sequence[str]) -> EvalConfig:
+    """Return what `turngym eval ARGUMENTS` means; as `parse_train`."""
+    return _parsed_run(arguments, EvalConfig(), "turngym eval")
 
 
 def parse_serve_rm(arguments: Sequence[str]) -> ServeRmOptions:
@@ -125,6 +137,14 @@ def to_yaml(config: TrainConfig) -> str:
     import yaml
 
     return yaml.safe_dump(_plain(asdict(config)), sort_keys=False)
+
+
+def _parsed_run(arguments: Sequence[str], defaults: R, command: str) -> R:
+    words, agent_args, files = _split(arguments)
+    for path in files:
+        defaults = read_yaml(path, defaults)
+    defaults = replace(defaults, agent_args={**defaults.agent_args, **agent_args})
+    return _parse(_ours(translate_train(words)), defaults, command)
 
 
 def _parse(words: Sequence[str], defaults: T, command: str) -> T:

@@ -3,7 +3,6 @@
 import copy
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, cast
 
@@ -18,22 +17,12 @@ from .base import Completion, Sampling, StopReason
 from .images import Images
 from .picture_text import Encoded, PictureText, raw_text_with_images, with_images
 from .prefix import NOTHING_SAID, Reading, end_of_answer, why_rewritten
-from .sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder, common_length
+from .sequence import BEFORE_FIRST_TURN, Piece, Sequence, SequenceBuilder, common_length
 from .template import ChatMessage, ChatTemplate, images_of, plain_text, text_of
 from .tokenizer import Codec
 
 # The end of a turn is up to this many special tokens (Cohere's is two).
 MOST_END_TOKENS = 3
-
-
-@dataclass(slots=True)
-class _Piece:
-    """Tokens `start` to `stop`, appended at once; `end` is where their text ends in the template's view, once known."""
-
-    start: int
-    stop: int
-    turn: int
-    end: int
 
 
 class Answer(NamedTuple):
@@ -62,7 +51,7 @@ class ChatConversation:
         self._answer: Answer | None = None  # the last completion, if nothing answered it yet
         self._turn = BEFORE_FIRST_TURN
         self._builder = SequenceBuilder()
-        self._pieces: list[_Piece] = []  # of the sequence being built
+        self._ends: list[int] = []  # where the text of each of its pieces ends in the view; -1 where that is not known
         self._has_actions = False  # whether anything was sampled in it
         self._earlier: tuple[SequenceBuilder, ...] = ()
         self._forks: tuple[str, ...] = ()
@@ -132,7 +121,7 @@ class ChatConversation:
         if self._answer is not None:
             self._view = None  # two completions on end: the model went on by itself, which is no chat
         self._has_actions = self._has_actions or len(ids) > 0
-        self._note_piece(len(ids), -1)
+        self._ends.append(-1)
         said = self._codec.said(ids, MOST_END_TOKENS)
         self._answer = Answer(ids, said.num_end, said.body)
         self._messages.append(Message(role="assistant", content=said.body))
@@ -153,7 +142,7 @@ class ChatConversation:
         twin = copy.copy(self)
         twin._messages, twin._chat = list(self._messages), list(self._chat)
         twin._builder = self._builder.fork()
-        twin._pieces = [*self._pieces[:-1], *map(copy.copy, self._pieces[-1:])]  # only the last is still written to
+        twin._ends = list(self._ends)
         return twin
 
     def sequences(self) -> tuple[Sequence, ...]:
@@ -182,7 +171,7 @@ class ChatConversation:
         if self._answer is not None:
             ends = [reading.end for reading in self._readings(template)]
             text = text.removeprefix(next((end for end in ends if text.startswith(end)), ""))
-        ids, placed = self._encode_behind(self._pieces, text, 0, images)
+        ids, placed = self._encode_behind(self._builder.pieces, text, 0, images)
         self._append(ids, images=placed)
         self._view = None
 
@@ -202,12 +191,12 @@ class ChatConversation:
                 continue
             stop = end_of_answer(text, view, reading)
             if stop is not None:
-                if self._pieces or images:
-                    ids, placed = self._encode_behind(self._pieces, text, stop, images)
+                if self._ends or images:
+                    ids, placed = self._encode_behind(self._builder.pieces, text, stop, images)
                 else:
                     ids, placed = self._encode_first(text, new), ()
                 if self._answer is not None:
-                    self._pieces[-1].end = stop
+                    self._ends[-1] = stop
                 self._append(ids, len(text), placed)
                 self._chat, self._view, self._images = chat, text, images
                 return
@@ -248,7 +237,7 @@ class ChatConversation:
         place = text.find(said.strip()) if said else 0
         return self._codec.encode_first(text[: max(place, 0)], text[max(place, 0) :])
 
-    def _encode_behind(self, pieces: list[_Piece], text: str, at: int, images: tuple[Image, ...]) -> Encoded:
+    def _encode_behind(self, pieces: list[Piece], text: str, at: int, images: tuple[Image, ...]) -> Encoded:
         """Tokenise a text from some place on, behind these pieces; the images are those of all of the text."""
         start, stop = (pieces[-1].start, pieces[-1].stop) if pieces else (0, 0)
         before = self._builder.token_ids()[start:stop]
@@ -261,23 +250,19 @@ class ChatConversation:
         if images and self._pictures is not None and not self._builder.images():
             self._pictures.check_text(self._builder.token_ids())  # from now on it matters
         self._builder.add_context(token_ids, self._turn, images)
-        self._note_piece(len(token_ids), end)
+        self._ends.append(end)
         self._answer = None
-
-    def _note_piece(self, length: int, end: int) -> None:
-        """Remember what the builder took last."""
-        stop = self._builder.num_tokens
-        self._pieces.append(_Piece(stop - length, stop, self._turn, end))
 
     def _fork(self, view: str, text: str, images: tuple[Image, ...], reason: str) -> None:
         """Begin a new sequence: the pieces that the template keeps, as they were, and its rendering of the rest."""
-        pieces = self._pieces[:-1] if self._answer is not None else self._pieces
-        kept = pieces[: bisect_left(pieces, True, key=lambda piece: not text.startswith(view[: piece.end]))]
-        rest, placed = self._encode_behind(kept, text, kept[-1].end if kept else 0, images)
+        ends = self._ends[:-1] if self._answer is not None else self._ends
+        ends = ends[: bisect_left(ends, True, key=lambda end: not text.startswith(view[:end]))]
+        kept = self._builder.pieces[: len(ends)]
+        rest, placed = self._encode_behind(kept, text, ends[-1] if ends else 0, images)
         if self._has_actions:
             self._earlier += (self._builder,)
             self._forks += (reason,)
-        self._pieces = kept
+        self._ends = ends
         before, length = self._builder, kept[-1].stop if kept else 0
         kept_ids = before.token_ids()[:length]
         shown = (*before.images(0, length), *(each.moved(length) for each in placed))

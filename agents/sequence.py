@@ -98,22 +98,42 @@ class Sequence:
         )
 
 
+class Piece(NamedTuple):
+    """Tokens `start` to `stop` of a context, appended at once; its logprobs and versions where it was sampled."""
+
+    start: int
+    stop: int
+    turn: int
+    logprobs: NDArray[np.float32] | None = None
+    versions: NDArray[np.int32] | None = None
+
+
 class SequenceBuilder:
-    """Grows one sequence by whole pieces; nothing is done per token, and what is there is seldom copied."""
+    """Grows one sequence by whole pieces; nothing is done per token, and what is there is seldom copied.
+
+    Attributes:
+        num_tokens: How many there are.
+        pieces: What they were appended as.
+    """
+
+    # Thousands wait at once, and are faster the less each holds.
+    __slots__ = ("_fork_reason", "_images", "_parent", "_samplings", "_token_ids", "num_tokens", "pieces")
 
     def __init__(self, parent: tuple[int, int] | None = None, fork_reason: str | None = None) -> None:
         self._parent = parent
         self._fork_reason = fork_reason
         self._token_ids = np.empty(0, np.int32)  # room for some more than there are
-        self._pieces: list[_Piece] = []
         self._samplings: dict[int, Sampling] = {}
-        self._images: list[PlacedImage] = []
+        self._images: tuple[PlacedImage, ...] = ()
         self.num_tokens = 0
+        self.pieces: list[Piece] = []
 
     def add_context(self, token_ids: ArrayLike, turn: int, images: Images = ()) -> None:
         """Append tokens that were shown, not sampled; images have their places among these."""
-        self._images += [placed.moved(self.num_tokens) for placed in images]
-        self._extend(np.asarray(token_ids, dtype=np.int32), turn, None)
+        if images:
+            self._images += tuple(placed.moved(self.num_tokens) for placed in images)
+        start = self._extend(np.asarray(token_ids, dtype=np.int32))
+        self.pieces.append(Piece(start, self.num_tokens, turn))
 
     def add_completion(self, completion: Completion, sampling: Sampling, turn: int) -> None:
         """Append what was sampled, as it is."""
@@ -123,7 +143,8 @@ class SequenceBuilder:
                 "(zeros never stand in for what is not known)"
             )
         self._samplings[turn] = sampling
-        self._extend(completion.token_ids, turn, (completion.logprobs, completion.versions))
+        start = self._extend(completion.token_ids)
+        self.pieces.append(Piece(start, self.num_tokens, turn, completion.logprobs, completion.versions))
 
     def token_ids(self) -> NDArray[np.int32]:
         """All ids so far, what the engine is to see next; read-only, and no copy."""
@@ -140,9 +161,8 @@ class SequenceBuilder:
 
     def fork(self) -> "SequenceBuilder":
         """Return a builder that goes on from here, independent of this one."""
-        twin = SequenceBuilder()
-        # Each list, dict and array of its own; what they hold is never written to.
-        vars(twin).update({name: copy.copy(value) for name, value in vars(self).items()})
+        twin = copy.copy(self)
+        twin._token_ids, twin._samplings, twin.pieces = self._token_ids.copy(), dict(self._samplings), list(self.pieces)
         return twin
 
     def build(self) -> Sequence:
@@ -150,12 +170,11 @@ class SequenceBuilder:
         logprobs = np.full(self.num_tokens, np.nan, np.float32)
         versions = np.full(self.num_tokens, NO_VERSION, np.int32)
         turn = np.empty(self.num_tokens, np.int32)
-        start = 0
-        for piece in self._pieces:
-            turn[start : piece.stop] = piece.turn
-            if piece.sampled is not None:
-                logprobs[start : piece.stop], versions[start : piece.stop] = piece.sampled
-            start = piece.stop
+        for piece in self.pieces:
+            place = slice(piece.start, piece.stop)
+            turn[place] = piece.turn
+            if piece.logprobs is not None and piece.versions is not None:
+                logprobs[place], versions[place] = piece.logprobs, piece.versions
         return Sequence(
             token_ids=self._token_ids[: self.num_tokens].copy(),
             is_action=versions >= 0,
@@ -165,29 +184,19 @@ class SequenceBuilder:
             samplings=dict(self._samplings),
             parent=self._parent,
             fork_reason=self._fork_reason,
-            images=tuple(self._images),
+            images=self._images,
         )
 
-    def _extend(self, ids: NDArray[np.int32], turn: int, sampled: "_Sampled | None") -> None:
+    def _extend(self, ids: NDArray[np.int32]) -> int:
+        """Append ids and return where they begin."""
         start, stop = self.num_tokens, self.num_tokens + len(ids)
         if stop > len(self._token_ids):
             grown = np.empty(stop + start // 2, np.int32)
             grown[:start] = self._token_ids[:start]
             self._token_ids = grown  # views that were given away keep the old one
         self._token_ids[start:stop] = ids
-        self._pieces.append(_Piece(stop, turn, sampled))
         self.num_tokens = stop
-
-
-_Sampled = tuple[NDArray[np.float32], NDArray[np.int32]]  # logprobs and versions
-
-
-class _Piece(NamedTuple):
-    """What was appended at once, up to `stop`."""
-
-    stop: int
-    turn: int
-    sampled: _Sampled | None  # None for context
+        return start
 
 
 def common_length(

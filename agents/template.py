@@ -1,6 +1,5 @@
 """A model's chat template: rendering with it, and what it puts around an answer, probed once."""
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from jinja2.exceptions import TemplateError as JinjaError
 from ..envs.images import Image
 from ..envs.messages import Message
 from ..errors import ConfigError, TemplateError
+from .compiled_template import compiled_template
 
 if TYPE_CHECKING:
-    from jinja2 import Template
     from transformers import PreTrainedTokenizerBase
 
 ChatMessage = dict[str, Any]  # what templates read; Any: each template has keys of its own
@@ -76,11 +75,7 @@ class ChatTemplate:
         self._kwargs = dict(template_kwargs or {})
         self._tools = list(tools) if tools else None
         self.has_clock = "strftime_now" in str(tokenizer.chat_template) and "strftime_now" not in self._kwargs
-        self._compiled = _compiled(tokenizer, self._kwargs, self._tools)
-        self._constants: dict[str, Any] = {}  # of every rendering; Any: as `ChatMessage`
-        if self._compiled is not None:
-            named = {"tools": self._tools, "documents": None, **tokenizer.special_tokens_map, **self._kwargs}
-            self._constants = {**self._compiled.globals, **named}
+        self._compiled = compiled_template(tokenizer, self._kwargs, self._tools)
         self.shape = self._probe()
 
     def render(
@@ -165,10 +160,8 @@ class ChatTemplate:
                 list(messages), add_generation_prompt=add_generation_prompt, tokenize=False, **given
             )
             return cast(str, text)
-        # What `apply_chat_template` does in the end; at every turn its checks cost as much as the template.
-        names = {**self._constants, "messages": list(messages), "add_generation_prompt": add_generation_prompt, **clock}
-        context = self._compiled.new_context(names, shared=True)
-        return self._compiled.environment.concat(self._compiled.root_render_func(context))
+        names = {"messages": list(messages), "add_generation_prompt": add_generation_prompt, **clock}
+        return self._compiled.render(names)
 
     def _in_form(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         if not self.shape.takes_parts:
@@ -219,26 +212,6 @@ class ChatTemplate:
         except TemplateError as error:
             raise refusal or error from error
         raise refusal or TemplateError("the chat template does not show what a user says")
-
-
-def _compiled(
-    tokenizer: "PreTrainedTokenizerBase", kwargs: Mapping[str, Any], tools: list[dict[str, Any]] | None
-) -> "Template | None":
-    """Return the template that a tokenizer renders, compiled; None where it does more than to render it."""
-    from transformers import PreTrainedTokenizerBase
-    from transformers.utils.chat_template_utils import _compile_jinja_template
-
-    apply = PreTrainedTokenizerBase.apply_chat_template
-    has_own_way = type(tokenizer).apply_chat_template is not apply
-    if has_own_way or not kwargs.keys().isdisjoint(inspect.signature(apply).parameters):
-        return None
-    if not all(isinstance(tool, dict) for tool in tools or ()):
-        return None  # functions become schemas on the way
-    try:
-        template: Template = _compile_jinja_template(tokenizer.get_chat_template(tools=tools))
-    except (JinjaError, ValueError):
-        return None  # the first rendering fails in the same way, and says so
-    return template
 
 
 def text_of(message: Message) -> str | None:

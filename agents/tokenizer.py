@@ -97,7 +97,7 @@ class Codec:
         # Where the text melts into its anchor, the anchor's tokens stand: the model has seen them.
         if together[: len(anchor)] != anchor:
             return self.encode(text)
-        return np.asarray(together[len(anchor) :], np.int32)
+        return np.asarray(together, np.int32)[len(anchor) :]
 
     def decode(self, token_ids: NDArray[np.int32], *, skip_special_tokens: bool = False) -> str:
         """Return the text of token ids; bytes that are no UTF-8 become U+FFFD."""

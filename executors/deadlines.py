@@ -1,13 +1,10 @@
-"""Deadlines for awaits by the ten thousand: all of an event loop's share one timer."""
+"""Deadlines for awaits by the ten thousand: those of an event loop that end in the same second share one timer."""
 
 import asyncio
-import heapq
-import itertools
+import math
 import threading
 from types import TracebackType
 from typing import Any, Literal
-
-_FEWEST_TO_SWEEP = 256
 
 
 class Deadline:
@@ -20,103 +17,87 @@ class Deadline:
         has_expired: Whether the time was up before the block ended, even if that then ended in its own way.
     """
 
-    __slots__ = ("_num_cancelled", "_task", "_timers", "has_expired", "seconds")
+    __slots__ = ("_at", "_num_cancelled", "_second", "_task", "_timer", "has_expired", "seconds")
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.has_expired = False
         self._task: asyncio.Task[Any] | None = None  # Any: what it returns does not matter
-        self._timers: _Timers | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of its own, near its end
 
     def __enter__(self) -> "Deadline":
-        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a deadline bounds awaits, so it must be in a task")
         self._task, self._num_cancelled = task, task.cancelling()
-        self._timers = _timers_here()
-        self._timers.add(self)
+        self._at = loop.time() + self.seconds
+        self._second = _seconds_of(loop).of(self._at)
+        if self._second is None:
+            self.set_timer(loop)
+        else:
+            self._second.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        task, timers, self._task, self._timers = self._task, self._timers, None, None
+        task, self._task = self._task, None
         assert task is not None  # `__enter__` comes first
-        assert timers is not None
-        if not self.has_expired:
-            timers.forget_one()
-        elif task.uncancel() <= self._num_cancelled and kind is asyncio.CancelledError:
+        if self._second is not None:
+            self._second.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.has_expired and task.uncancel() <= self._num_cancelled and kind is asyncio.CancelledError:
             raise TimeoutError from error
         return False
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the block has ended."""
-        return self._task is None
+    def set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have it expire at its time."""
+        self._timer = loop.call_at(self._at, self._expire)
 
-    def expire(self) -> None:
+    def _expire(self) -> None:
         """Cancel what is awaited."""
-        assert self._task is not None  # one that is over is forgotten
+        assert self._task is not None  # one that is over has cancelled its timer
         self.has_expired = True
         self._task.cancel()
 
 
-class _Timers:
-    """The deadlines of one event loop, the next first; those that are over stay until it is worth sweeping them out."""
+class _Seconds:
+    """The deadlines of one event loop, by the second they end in: most are over long before it begins."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._heap: list[tuple[float, int, Deadline]] = []
-        self._numbers = itertools.count()  # deadlines have no order of their own
-        self._num_over = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = 0.0
+        self._deadlines: dict[int, set[Deadline]] = {}
 
-    def add(self, deadline: Deadline) -> None:
-        """Have a deadline expire when its seconds have passed."""
-        at = self.loop.time() + deadline.seconds
-        heapq.heappush(self._heap, (at, next(self._numbers), deadline))
-        if self._timer is None or at < self._rings_at:
-            self._ring_at(at)
+    def of(self, at: float) -> set[Deadline] | None:
+        """Return the deadlines that end in the same second; None where it has begun, or never will."""
+        if at == math.inf:
+            return None
+        second = int(at)
+        deadlines = self._deadlines.get(second)
+        if deadlines is None and second > self.loop.time():
+            deadlines = self._deadlines[second] = set()
+            self.loop.call_at(second, self._begin, second)
+        return deadlines
 
-    def forget_one(self) -> None:
-        """Note that one more is over before its time."""
-        self._num_over += 1
-        if self._num_over > _FEWEST_TO_SWEEP and 2 * self._num_over > len(self._heap):
-            self._heap = [entry for entry in self._heap if not entry[2].is_over]
-            heapq.heapify(self._heap)
-            self._num_over = 0
-
-    def _ring_at(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._rings_at = self.loop.call_at(at, self._ring), at
-
-    def _ring(self) -> None:
-        self._timer = None
-        now = self.loop.time()
-        while self._heap and (self._heap[0][0] <= now or self._heap[0][2].is_over):
-            deadline = heapq.heappop(self._heap)[2]
-            if deadline.is_over:
-                self._num_over -= 1
-            else:
-                deadline.expire()
-        if self._heap:
-            self._ring_at(self._heap[0][0])
+    def _begin(self, second: int) -> None:
+        """Give what is left of a second's deadlines a timer each."""
+        for deadline in self._deadlines.pop(second):
+            deadline.set_timer(self.loop)
 
 
 class _Here(threading.local):
-    """The timers of the loop that this thread ran last; another loop gets others."""
+    """The deadlines of the loop that this thread ran last; another loop gets others."""
 
-    timers: _Timers | None = None
+    seconds: _Seconds | None = None
 
 
 _here = _Here()
 
 
-def _timers_here() -> _Timers:
-    loop = asyncio.get_running_loop()
-    timers = _here.timers
-    if timers is None or timers.loop is not loop:
-        timers = _here.timers = _Timers(loop)
-    return timers
+def _seconds_of(loop: asyncio.AbstractEventLoop) -> _Seconds:
+    seconds = _here.seconds
+    if seconds is None or seconds.loop is not loop:
+        seconds = _here.seconds = _Seconds(loop)
+    return seconds

@@ -120,6 +120,8 @@ class EnvPool:
 class PooledEnv:
     """One environment of a pool; its calls come one after the other."""
 
+    __slots__ = ("_family", "_hosted", "_is_closed", "_pool", "_waits_until", "name", "wants_query")
+
     def __init__(self, pool: EnvPool, family: Family, hosted: HostedEnv, waits_until: float) -> None:
         self._pool = pool
         self._family = family

@@ -64,8 +64,8 @@ class Episode:
         self._env: PooledEnv | None = None
         self._conversation: Conversation | None = None
         self._num_sampled = 0
-        self._rewards: list[float] = []
-        self._turn_ends: list[TurnEnd] = []
+        self._rewards: tuple[float, ...] = ()
+        self._turn_ends: tuple[TurnEnd, ...] = ()
         self._score: float | None = None
         self._extra_logs: dict[str, float] = {}
         self._seconds = dict(_NO_SECONDS)
@@ -75,13 +75,13 @@ class Episode:
     async def begin(self, env_factory: EnvFactory) -> None:
         """Make and reset the environment and show its first observation."""
         timeout_s = self._limits.env_timeout_s
-        with self._stage(Stage.ENV):
+        with _Watch(self, Stage.ENV):
             env_factory, task = for_task(env_factory, self._task)
             self._env = await self._pool.make(env_factory, timeout_s)
             result = checked_reset(await self._env.reset(task, timeout_s), self._env.name)
             self._sampling = resampled(self._first_sampling, result.info.sampling, self._sampling)
         self._take(result.info)
-        with self._stage(Stage.RENDER):
+        with _Watch(self, Stage.RENDER):
             self._conversation = self._agent.begin(result.tools) if result.tools else self._agent.begin()
             self._conversation.observe(result.observation)
 
@@ -94,7 +94,7 @@ class Episode:
     async def play(self, until: int | None = None) -> EndReason | None:
         """Take turns until the episode ends, or until a turn is over and it goes on: then return None."""
         while until is None or self._turn < until:
-            with self._stage(Stage.RENDER):
+            with _Watch(self, Stage.RENDER):
                 prompt_ids, images = self._talk().prompt_ids(), self._talk().prompt_images()
             bound = self._bound(len(prompt_ids))
             if bound is None:
@@ -106,14 +106,14 @@ class Episode:
             completion = await self._generate(prompt_ids, images, sampling, seconds_left)
             if completion is None:
                 return self._out_of_time(FailureKind.ENGINE_TIMEOUT)
-            action = self._record(completion, sampling, bound)
-            outcome = await self._step(action)
+            outcome = await self._step(self._record(completion, sampling, bound))
             end = self._end_after(outcome)
             if end is None or not outcome.is_silent:
-                with self._stage(Stage.RENDER):
+                with _Watch(self, Stage.RENDER):
                     self._talk().observe(outcome.observation, is_last=end is not None)
             if end is not None:
                 return end
+            del completion, outcome  # an episode that waits for its next turn holds nothing of this one
         return None
 
     async def fork(self, attempt: int, generator: Generator) -> "Episode | None":
@@ -124,9 +124,9 @@ class Episode:
         Raises:
             EpisodeError: The environment could not be forked; this episode is as it was.
         """
-        with self._stage(Stage.RENDER):
+        with _Watch(self, Stage.RENDER):
             conversation = self._talk().fork()
-        with self._stage(Stage.ENV):
+        with _Watch(self, Stage.ENV):
             assert self._env is not None
             try:
                 env = await self._env.fork(self._limits.env_timeout_s)
@@ -136,13 +136,12 @@ class Episode:
             return None
         twin = copy.copy(self)
         twin._attempt, twin._generator, twin._env, twin._conversation = attempt, generator, env, conversation
-        twin._rewards, twin._turn_ends = list(self._rewards), list(self._turn_ends)
         twin._extra_logs, twin._seconds = dict(self._extra_logs), dict(self._seconds)
         return twin
 
     def finish(self) -> None:
         """Freeze the tokens."""
-        with self._stage(Stage.RENDER):
+        with _Watch(self, Stage.RENDER):
             self._gather()
 
     async def close(self) -> None:
@@ -165,16 +164,13 @@ class Episode:
             sequences=self._sequences,
             messages=self._messages,
             rewards_per_turn=np.asarray(self._rewards, np.float64),
-            turn_ends=tuple(self._turn_ends),
+            turn_ends=self._turn_ends,
             end_reason=end,
             failure=failure,
             score=self._score,
             extra_logs=self._extra_logs,
             seconds=self._seconds | {"total": time.monotonic() - self._started_at},
         )
-
-    def _stage(self, stage: Stage) -> "_Watch":
-        return _Watch(self, stage)
 
     def _talk(self) -> Conversation:
         assert self._conversation is not None  # `begin` comes first
@@ -206,7 +202,7 @@ class Episode:
         """Sample one completion; None when the episode's time ran out meanwhile."""
         timeout_s = self._limits.generate_timeout_s
         request = f"{self._task.id}/{self._attempt}/{self._turn}"
-        with self._stage(Stage.GENERATE):
+        with _Watch(self, Stage.GENERATE):
             deadline = Deadline(min(timeout_s, seconds_left))
             try:
                 with deadline:
@@ -226,11 +222,11 @@ class Episode:
         return completion
 
     def _record(self, completion: Completion, sampling: Sampling, bound: TokenBound) -> Action:
-        with self._stage(Stage.RENDER):
+        with _Watch(self, Stage.RENDER):
             assert self._env is not None
             action = self._talk().record(completion, sampling, with_query=self._env.wants_query)
         self._num_sampled += len(completion.token_ids)
-        self._turn_ends.append(bound.end_of(completion))
+        self._turn_ends += (bound.end_of(completion),)
         if completion.stop_reason is StopReason.ABORT:
             # Half a completion is no action: its reward would be that of something nobody wrote.
             message = f"the engine aborted turn {self._turn} after {len(completion.token_ids)} tokens"
@@ -238,13 +234,13 @@ class Episode:
         return action
 
     async def _step(self, action: Action) -> StepOutcome:
-        with self._stage(Stage.ENV):
+        with _Watch(self, Stage.ENV):
             assert self._env is not None
             outcome = checked_step(await self._env.step(action, self._limits.env_timeout_s), self._env.name)
             if not math.isfinite(total := sum(self._rewards) + outcome.reward):
                 raise RewardError(f"the rewards of {self._env.name} sum to {total}; wanted a finite number")
             self._sampling = resampled(self._first_sampling, outcome.info.sampling, self._sampling)
-        self._rewards.append(outcome.reward)
+        self._rewards += (outcome.reward,)
         self._take(outcome.info)
         return outcome
 

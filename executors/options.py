@@ -71,6 +71,8 @@ class EvalOptions:
     """0 is greedy."""
     n_samples_per_prompt: int = 4
     """Attempts at each task."""
+    pass_at: tuple[int, ...] = ()
+    """Each k of pass@k, at most n_samples_per_prompt; by default 1 and n_samples_per_prompt."""
 
 
 @dataclass(frozen=True)

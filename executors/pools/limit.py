@@ -49,7 +49,8 @@ class AdaptiveLimit:
     def record(self, method: str, seconds: float, *, is_error: bool, num_running: int) -> None:
         """Note a call that ended, and how many were running then; now and then this moves the limit."""
         self._num_calls += 1
-        self._peak = max(self._peak, num_running)
+        if num_running > self._peak:
+            self._peak = num_running
         if is_error:
             self._num_errors += 1  # how long a failure took says nothing
         else:
@@ -73,7 +74,9 @@ class AdaptiveLimit:
         self._num_seen += 1
         if self._num_seen % self._stride:
             return
-        samples = self._seconds.setdefault(method, [])
+        samples = self._seconds.get(method)
+        if samples is None:
+            samples = self._seconds[method] = []
         samples.append(seconds)
         if len(samples) > _MOST_SAMPLES:
             self._stride *= 2

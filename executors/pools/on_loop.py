@@ -78,6 +78,7 @@ class LoopHost(Host):
 class LoopEnv:
     """An environment that its episode's task awaits."""
 
+    __slots__ = ("_env", "_host", "name", "wants_query")
     stays_in_task = True
 
     def __init__(self, env: AsyncEnv, host: LoopHost) -> None:

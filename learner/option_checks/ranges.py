@@ -99,6 +99,7 @@ RANGES: Mapping[str, Range] = {
     "eval.max_samples": COUNT,
     "eval.temperature": NOT_NEGATIVE,
     "eval.n_samples_per_prompt": COUNT,
+    "eval.pass_at": COUNT,
     "vllm.num_engines": COUNT,
     "vllm.tensor_parallel_size": COUNT,
     "vllm.gpu_memory_utilization": SHARE_ABOVE_0,

@@ -192,6 +192,7 @@ def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:
         sampling=Sampling(max_tokens, temperature=rollout.temperature, top_p=rollout.top_p, stop=rollout.stop),
         eval_sampling=Sampling(max_tokens, temperature=held_out.temperature, stop=rollout.stop),
         eval_attempts=held_out.n_samples_per_prompt,
+        eval_pass_at=held_out.pass_at,
         eval_every=held_out.steps,
         eval_at_start=held_out.at_start,
         eval_at_end=held_out.at_end,

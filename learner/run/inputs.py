@@ -59,17 +59,34 @@ def check_inputs(settings: TrainSettings) -> Inputs:
     return Inputs(env, tasks, _eval_tasks(settings, env), _fingerprint(settings, env, tasks), model, doubts)
 
 
+def check_eval_inputs(settings: TrainSettings) -> Inputs:
+    """Find environment, held-out tasks and model of an evaluation, which learns from nothing; as `check_inputs`."""
+    check_ranges(settings)
+    check_pairs(settings)
+    _check_names(settings)
+    parse_resources(settings.env_pool.resources)
+    model = check_model(settings.actor.model_name_or_path, "--actor.model_name_or_path")
+    env = _environment(settings)
+    _check_weights(parse_weights(settings.env_pool.weights), env)
+    tasks = _held_out(settings, env)
+    if not len(tasks):
+        raise DataError("there is no task to evaluate on: the environment has none of its own; give --eval.dataset")
+    return Inputs(env, (), tasks, _fingerprint(settings, env, tasks), model, tuple(_complaints(env, tasks)))
+
+
 def _check_names(settings: TrainSettings) -> None:
     """Look up what is chosen by name, and refuse what cannot be honoured."""
     from ..advantages import ESTIMATORS, check_credit
     from ..losses.choice import aggregation_choice, correction_choice, policy_options
     from ..losses.kl_controller import KlController
     from ..steps.filtering import check_filtering
+    from ..steps.pass_at_k import check_tries
 
     advantage, rollout, kl = settings.algo.advantage, settings.rollout, settings.algo.kl
     ESTIMATORS[advantage.estimator]
     check_credit(advantage.estimator, advantage.credit, advantage.gamma, advantage.lambd)
     check_filtering(settings.algo)
+    check_tries(settings.eval.pass_at, settings.eval.n_samples_per_prompt)
     policy_options(settings.actor)
     aggregation_choice(settings)
     correction_choice(advantage)
@@ -193,8 +210,11 @@ def _tasks(settings: TrainSettings, env: EnvFactory | AgentFactory) -> Sequence[
 
 def _eval_tasks(settings: TrainSettings, env: EnvFactory | AgentFactory) -> Sequence[Task]:
     options = settings.eval
-    if not (options.at_start or options.at_end or options.steps > 0):
-        return []
+    return _held_out(settings, env) if options.at_start or options.at_end or options.steps > 0 else []
+
+
+def _held_out(settings: TrainSettings, env: EnvFactory | AgentFactory) -> Sequence[Task]:
+    options = settings.eval
     if options.dataset is None and settings.data.prompt_dataset is not None:
         raise ConfigError("--eval.* asks for evaluation, and --eval.dataset names no held-out tasks")
     given = None if options.dataset is None else _load(settings, options.dataset, options.split, None)

@@ -13,8 +13,11 @@ EXIT_CODE = 130  # as shells have it for SIGINT
 class Interrupt:
     """While the context is open, signals set `is_set` and call what was registered, from another thread."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, say: Callable[[str], None], line: str = "stopping: saving a checkpoint first (once more to stop at once)"
+    ) -> None:
         self._say = say
+        self._line = line
         self._event = threading.Event()
         self._callbacks: list[Callable[[], None]] = []
         self._previous: dict[signal.Signals, object] = {}
@@ -55,7 +58,7 @@ class Interrupt:
         threading.Thread(target=self._request_aloud, daemon=True).start()
 
     def _request_aloud(self) -> None:
-        self._say("stopping: saving a checkpoint first (once more to stop at once)")
+        self._say(self._line)
         self.request()
 
 

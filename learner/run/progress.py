@@ -12,7 +12,12 @@ from rich.text import Text
 
 
 class Progress:
-    """Shows step, stage, reward, tokens/s and seconds per stage."""
+    """Shows step, stage, reward, tokens/s and seconds per stage; without steps, only the stage.
+
+    Args:
+        total_steps: How many there will be; 0 where nothing goes by steps.
+        console: Where to.
+    """
 
     def __init__(self, total_steps: int, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr, highlight=False, soft_wrap=True)
@@ -71,6 +76,5 @@ class Progress:
     def _line(self) -> Text:
         elapsed = time.monotonic() - self._stage_began
         now = f"{self._stage} {self._detail} {elapsed:.0f}s".replace("  ", " ")
-        return Text(
-            f"step {self._step}/{self._total_steps} | {now} | {self._numbers}".rstrip(" |"), overflow="ellipsis"
-        )
+        steps = f"step {self._step}/{self._total_steps} | " if self._total_steps else ""
+        return Text(f"{steps}{now} | {self._numbers}".rstrip(" |"), overflow="ellipsis")

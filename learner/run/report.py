@@ -85,19 +85,29 @@ def print_report(console: Console, summary: Mapping[str, Any], groups: Sequence[
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
-    table.add_row("mean reward on held-out tasks", _number(summary["before"]), _number(summary["after"]))
+    table.add_row("mean reward on held-out tasks", shown_number(summary["before"]), shown_number(summary["after"]))
     rewards = [reward for reward in summary["rewards"] if reward is not None]
     if rewards:
-        table.add_row("mean reward in training (first, last step)", _number(rewards[0]), _number(rewards[-1]))
+        table.add_row("mean reward in training (first, last step)", shown_number(rewards[0]), shown_number(rewards[-1]))
     console.print(table)
     stages = ", ".join(f"{name} {value:.0f} s" for name, value in summary["seconds_per_stage"].items() if value)
-    console.print(f"{summary['steps']} steps: {stages}; {_number(summary['tokens_per_s'])} tokens/s", markup=False)
+    console.print(f"{summary['steps']} steps: {stages}; {shown_number(summary['tokens_per_s'])} tokens/s", markup=False)
+    print_episodes(console, groups)
+    console.print(f"Everything is in {folder}", markup=False)
+
+
+def print_episodes(console: Console, groups: Sequence[Group]) -> None:
+    """Print one rewarded episode and one that was not, or any two."""
     for trajectory in _worth_seeing(groups):
         console.rule(Text(f"task {trajectory.task.id}, reward {trajectory.reward:g}"), characters="-")
         for message in trajectory.messages:
             console.print(f"{message['role']}: {message['content']}", markup=False)
     console.rule(characters="-")
-    console.print(f"Everything is in {folder}", markup=False)
+
+
+def shown_number(value: float | None) -> str:
+    """Return a number as tables show it."""
+    return "-" if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
 
 
 def _by_step(values: Mapping[int, object]) -> dict[str, object]:
@@ -105,13 +115,8 @@ def _by_step(values: Mapping[int, object]) -> dict[str, object]:
 
 
 def _worth_seeing(groups: Sequence[Group]) -> list[Trajectory]:
-    """Return one rewarded episode and one that was not, or any two."""
     valid = sorted((t for g in groups for t in g.trajectories if t.is_valid), key=lambda t: t.reward)
     return [valid[-1], valid[0]] if len(valid) > 1 else valid
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

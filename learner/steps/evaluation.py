@@ -29,8 +29,8 @@ class EvalResult:
         num_tasks, num_attempts, num_failed: Counts.
         groups: The episodes.
         by_member: As `reward`, of each member of a mixture that has any.
-        pass_at: From k to the mean of pass@k over the tasks with so many valid attempts; for 1 and for the attempts at
-            each task. Empty where the environment's scores, from 0 to 1, do not tell what is solved.
+        pass_at: From k to the mean of pass@k over the tasks with so many valid attempts. Empty where the environment's
+            scores, from 0 to 1, do not tell what is solved.
     """
 
     reward: float | None
@@ -52,11 +52,12 @@ def evaluate(
     on_idle: Callable[[], None] = lambda: None,
     judge: Callable[[Sequence[Group]], NDArray[np.float64]] | None = None,
     members: Sequence[str] = (),
+    pass_at: Sequence[int] = (),
 ) -> EvalResult | None:
     """Run all tasks and return the scores, in the order of the tasks; None when told to stop.
 
     `judge` gives each attempt's reward, NaN where it has none; by default it is the environment's. `members` are those
-    of a mixture.
+    of a mixture, `pass_at` each k of pass@k; by default 1 and the attempts at each task.
     """
     total = len(tasks)
     done = rollouts.run_all(
@@ -83,16 +84,16 @@ def evaluate(
         num_failed=num_attempts - sum(group.num_valid for group in groups),
         groups=groups,
         by_member=member_means(members, [group.task.id for group in groups], mean_N),
-        pass_at=_pass_at(groups, attempts_per_task) if judge is None else {},
+        pass_at=_pass_at(groups, pass_at or (1, attempts_per_task)) if judge is None else {},
     )
 
 
-def _pass_at(groups: Sequence[Group], attempts_per_task: int) -> dict[int, float]:
+def _pass_at(groups: Sequence[Group], ks: Sequence[int]) -> dict[int, float]:
     scores = [[t.score for t in group.trajectories if t.is_valid] for group in groups]
     if any(score is None or not 0 <= score <= 1 for task in scores for score in task):
         return {}
     problems = [Tries(len(task), sum(score is not None and score >= SOLVED for score in task)) for task in scores]
-    asked = ((k, [tries for tries in problems if tries.num_tries >= k]) for k in {1, attempts_per_task})
+    asked = ((k, [tries for tries in problems if tries.num_tries >= k]) for k in sorted({*ks}))
     return {k: mean_pass_at(known, k) for k, known in asked if known}
 
 

@@ -32,6 +32,19 @@ class Tries:
         return 1.0 - math.comb(self.num_tries - self.num_solved, k) / math.comb(self.num_tries, k)
 
 
+def check_tries(ks: Sequence[int], num_tries: int) -> None:
+    """Refuse a k of pass@k that so many tries at each problem say nothing of.
+
+    Raises:
+        ConfigError: It names both options.
+    """
+    if ks and max(ks) > num_tries:
+        raise ConfigError(
+            f"--eval.pass_at {max(ks)}: pass@{max(ks)} is not defined with --eval.n_samples_per_prompt {num_tries}; "
+            "give as many, or a smaller k"
+        )
+
+
 def mean_pass_at(problems: Sequence[Tries], k: int) -> float:
     """Return the mean over problems, of which each counts once.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 
 import pytest
 
@@ -11,7 +12,6 @@ from turngym.executors.deadlines import Deadline, _here
 async def test_what_ends_in_time_is_left_alone():
     with Deadline(30) as deadline:
         await asyncio.sleep(0)
-    assert deadline.is_over
     assert not deadline.has_expired
 
 
@@ -71,25 +71,43 @@ async def test_the_outer_of_two_expires():
     assert not inner.has_expired
 
 
-@pytest.mark.slow
-async def test_those_that_are_over_are_swept_out_and_the_others_stay():
-    expired = []
+async def test_far_ones_expire_in_their_second_and_those_that_are_over_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    loop = asyncio.get_running_loop()
+    now, ended = 1000.25, []
+    monkeypatch.setattr(loop, "time", lambda: now)
 
-    async def wait() -> None:
-        with pytest.raises(TimeoutError), Deadline(0.3):
+    async def wait(seconds: float) -> None:
+        with pytest.raises(TimeoutError), Deadline(seconds):
             await asyncio.Event().wait()
-        expired.append(True)
+        ended.append(seconds)
 
-    waiting = [asyncio.create_task(wait()) for _ in range(3)]
-    await asyncio.sleep(0)
-    for _ in range(2000):
-        with Deadline(600):
-            pass
-        assert (timers := _here.timers) is not None
-        assert len(timers._heap) < 600
-    async with asyncio.timeout(30):
-        await asyncio.gather(*waiting)
-    assert len(expired) == 3
+    async def turns() -> None:
+        for _ in range(8):  # of the loop: timers, cancellations, what follows
+            await asyncio.sleep(0)
+
+    waiting = [asyncio.create_task(wait(seconds)) for seconds in (60.5, 60.25, 61.75, 0.5)]
+    never = asyncio.create_task(wait(math.inf))
+    await turns()
+    with Deadline(60.5):
+        assert (seconds := _here.seconds) is not None
+        assert {second: len(those) for second, those in seconds._deadlines.items()} == {1060: 3, 1062: 1}
+    assert {second: len(those) for second, those in seconds._deadlines.items()} == {1060: 2, 1062: 1}
+    for at, expected in (
+        (1000.75, [0.5]),
+        (1060.5, [0.5, 60.25]),
+        (1060.7, [0.5, 60.25]),
+        (1060.8, [0.5, 60.25, 60.5]),
+        (1062.0, [0.5, 60.25, 60.5, 61.75]),
+        (9000.0, [0.5, 60.25, 60.5, 61.75]),
+    ):
+        now = at
+        await turns()
+        assert ended == expected
+    assert not seconds._deadlines
+    never.cancel()
+    await asyncio.gather(*waiting)
 
 
 def test_each_loop_has_deadlines_of_its_own():
