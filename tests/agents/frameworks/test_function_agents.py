@@ -73,6 +73,7 @@ async def test_what_a_thread_raises_is_a_failure(script_of, play, agent_file):
     assert trajectory.failure.kind == "env"
 
 
+@pytest.mark.slow
 async def test_an_episode_that_blocks_is_named_and_the_others_go_on(script_of, agent_file, monkeypatch):
     monkeypatch.setattr(watched_loops, "BEAT_S", 0.002)
     path = agent_file("""
