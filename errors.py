@@ -33,6 +33,10 @@ class EnvUnavailableError(EnvError):
     """An environment could not be used in time: its kind is failing, or too many wait for it."""
 
 
+class LoopBlockedError(EnvError):
+    """An event loop was blocked by one coroutine, and another could not go on; the message says whose fault it was."""
+
+
 class NoTurnError(EnvError):
     """A game was over before one of its sides had a turn; that side has nothing to learn from."""
 

@@ -15,6 +15,7 @@ from .conversation import MOST_END_TOKENS, ChatConversation
 from .images import ImageReader
 from .picture_text import PictureText
 from .template import ChatTemplate
+from .template_kwargs import check_template_kwargs
 from .tokenizer import Codec
 from .tool_chat import ToolConversation, ToolTemplates
 
@@ -58,6 +59,7 @@ class ChatAgent:
         images: ImageReader | None = None,
     ) -> None:
         self._codec = Codec(tokenizer)
+        self.template_kwargs = dict(template_kwargs or {})
         self.readers = AnswerReaders(tokenizer, tool_parser, reasoning_parser)
         self._tool_templates = ToolTemplates(tokenizer, template_kwargs, self.readers)
         self._template = (
@@ -116,13 +118,20 @@ class ChatAgent:
 def agent_for(
     tokenizer: "PreTrainedTokenizerBase",
     *,
+    template_kwargs: Mapping[str, Any] | None = None,
     tool_parser: str | None = None,
     reasoning_parser: str | None = None,
     images: ImageReader | None = None,
 ) -> ChatAgent:
-    """Return the agent of a model: with its chat template, or for a base model without one, text as it is."""
+    """Return the agent of a model: with its chat template, or for a base model without one, text as it is.
+
+    Raises:
+        ConfigError: The template does not read one of `template_kwargs`.
+    """
+    check_template_kwargs(tokenizer, template_kwargs or {})
     return ChatAgent(
         tokenizer,
+        template_kwargs=template_kwargs,
         apply_chat_template=bool(tokenizer.chat_template),
         tool_parser=tool_parser,
         reasoning_parser=reasoning_parser,

@@ -1,6 +1,6 @@
 """Prompts of a dataset as the one text that agents written for OpenRLHF begin with."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def with_text_prompts(tasks: Sequence[Task], model: str | None) -> Sequence[Task]:
+def with_text_prompts(
+    tasks: Sequence[Task], model: str | None, template_kwargs: Mapping[str, Any] | None = None
+) -> Sequence[Task]:
     """Return tasks whose prompts are text, each made when it is asked for.
 
     Args:
         tasks: Their prompts are text or chat messages.
         model: Whose chat template is put around each prompt, with a generation prompt; None takes prompts as they are.
+        template_kwargs: What the template takes beside messages.
 
     Raises:
         ConfigError: The model's tokenizer cannot be loaded, or has no chat template.
@@ -32,7 +35,7 @@ def with_text_prompts(tasks: Sequence[Task], model: str | None) -> Sequence[Task
 
     def make(index: int) -> Task:
         task = tasks[index]
-        return replace(task, prompt=_text(task, tokenizer))
+        return replace(task, prompt=_text(task, tokenizer, template_kwargs or {}))
 
     if len(tasks):
         make(0)
@@ -47,7 +50,7 @@ def _tokenizer(model: str) -> "PreTrainedTokenizerBase":
     return tokenizer
 
 
-def _text(task: Task, tokenizer: "PreTrainedTokenizerBase | None") -> str:
+def _text(task: Task, tokenizer: "PreTrainedTokenizerBase | None", template_kwargs: Mapping[str, Any]) -> str:
     """Return a task's prompt as text, with its images."""
     prompt = task.prompt
     if tokenizer is None:
@@ -60,7 +63,7 @@ def _text(task: Task, tokenizer: "PreTrainedTokenizerBase | None") -> str:
     images = [image for message in messages for image in images_of(message)]
     try:
         text = tokenizer.apply_chat_template(
-            [_shown(message) for message in messages], tokenize=False, add_generation_prompt=True
+            [_shown(message) for message in messages], tokenize=False, add_generation_prompt=True, **template_kwargs
         )
     except Exception as error:  # a template raises what it likes
         raise TemplateError(f"the chat template cannot render the prompt of task {task.id!r}: {error}") from error

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -10,6 +11,8 @@ from ..errors import DeadlineError
 from ..sandbox.registration import close_shared
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class LoopThread:
@@ -23,7 +26,7 @@ class LoopThread:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         """Start a coroutine on the loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float, what: str) -> T:
         """Run a coroutine to its end, from a thread that may block.
@@ -48,7 +51,9 @@ class LoopThread:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(timeout_s)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, which runs; started now if it did not."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -56,11 +61,16 @@ class LoopThread:
                 self._thread.start()
             return self._loop
 
+    @property
+    def ident(self) -> int | None:
+        """The thread's, as `threading.get_ident` tells it; None where it does not run."""
+        return None if self._thread is None else self._thread.ident
+
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        _run(loop)
     finally:
         left = asyncio.all_tasks(loop)
         for task in left:
@@ -71,3 +81,12 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_until_complete(close_shared())  # nobody can use them without this loop
         finally:
             loop.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run until the loop is stopped: `sys.exit()` in a task ends that task alone."""
+    while True:
+        try:
+            return loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as raised:
+            _log.error("a task raised %r, which ends nothing but itself", raised)

@@ -169,7 +169,8 @@ class _Episode:
                 return _Ran(await self._owner.user_agent.run(self._task, endpoint))
         except Exception as error:
             if isinstance(error, TimeoutError) and deadline.expired():
-                message = f"max_seconds={self._owner.limits.max_seconds} ran out before the agent returned"
+                notes = "".join(f"; {note}" for note in getattr(error.__cause__, "__notes__", ()))
+                message = f"max_seconds={self._owner.limits.max_seconds} ran out before the agent returned{notes}"
                 return _Ran(error=Failure(FailureKind.ENV_TIMEOUT, message, -1), end=EndReason.MAX_SECONDS)
             return _Ran(error=failure_of(error, Stage.ENV, -1), end=EndReason.FAILED)
 

@@ -28,6 +28,9 @@ class RolloutOptions:
     """Nucleus sampling; below 1 the learner cannot mirror the distribution yet and refuses."""
     stop: tuple[str, ...] = ()
     """Strings that end a turn."""
+    chat_template_kwargs: str | None = None
+    """What the chat template takes beside messages, for all prompts of a run: a JSON object, such as
+    '{"enable_thinking": false}'."""
     tool_parser: str | None = None
     """How tool calls are read: json, or a name of vLLM's; by default as the chat template suggests."""
     reasoning_parser: str | None = None

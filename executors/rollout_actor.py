@@ -2,7 +2,7 @@
 
 import functools
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,6 +62,7 @@ class RolloutConfig:
     max_retries: int = 2
     determinism_seed: int | None = None  # seed every request by task, attempt and turn
     in_lockstep: bool = True  # with that seed; in waves no update could come between two turns of a schedule
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # Any: what the chat template takes
     tool_parser: str | None = None  # by default what the chat template suggests
     reasoning_parser: str | None = None
 
@@ -77,6 +78,7 @@ class RolloutActor:
         tokenizer = load_tokenizer(config.engine.model)
         agent = agent_for(
             tokenizer,
+            template_kwargs=config.template_kwargs,
             tool_parser=config.tool_parser,
             reasoning_parser=config.reasoning_parser,
             images=image_reader_of(config.engine.model),

@@ -92,7 +92,9 @@ class RunAgent:
         """
         if not isinstance(task.prompt, str):
             raise EnvError(f"{self._source} needs a prompt that is text; for chat give --data.apply_chat_template")
-        result = await self._calls.call(functools.partial(self._asked, task, endpoint))
+        result = await self._calls.call(
+            functools.partial(self._asked, task, endpoint), what=f"{self._source} at task {task.id!r}"
+        )
         if not isinstance(result, Mapping) or result.get("reward") is None:
             raise RewardError(f"{self._source} returned {repr(result)[:200]}; wanted a dict with a 'reward'")
         return {"reward": result["reward"], "score": result.get("scores"), "extra_logs": result.get("extra_logs")}

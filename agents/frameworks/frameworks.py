@@ -77,10 +77,12 @@ class FrameworkAgent:
         def build(model: Any) -> Any:
             return self._build(model, **given, **self._kwargs)
 
-        result = await self._calls.call(bound(self._framework, {"build": build, "task": task, "endpoint": endpoint}))
+        function = bound(self._framework, {"build": build, "task": task, "endpoint": endpoint})
+        what = f"agent {self._entry!r} at task {task.id!r}"
+        result = await self._calls.call(function, what=what)
         if self._score is None:
             return result
-        return await self._calls.call(bound(self._score, {"task": task, "result": result}))
+        return await self._calls.call(bound(self._score, {"task": task, "result": result}), what=f"the score of {what}")
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task] | None:
         """Return what `tasks` of the entry's file gives."""

@@ -41,7 +41,8 @@ class FunctionAgent:
     async def run(self, task: Task, endpoint: Endpoint) -> Any:
         """Call the function."""
         given = {"task": task, **asdict(endpoint)}
-        return await self._calls.call(bound(self._function, {name: given[name] for name in self._names}, self._kwargs))
+        function = bound(self._function, {name: given[name] for name in self._names}, self._kwargs)
+        return await self._calls.call(function, what=f"agent {self._target!r} at task {task.id!r}")
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task] | None:
         """Return what `tasks` of the same file gives."""

@@ -11,6 +11,7 @@ from .anthropic_replies import AnthropicReply
 from .api_errors import ApiError
 from .canonical import chat_messages
 from .endpoints import Outcome, asked_of, chat_ask, sampling_of
+from .fields import OF_ANTHROPIC
 from .reading import read_with_history
 from .replies import Json
 from .session import Session
@@ -101,6 +102,8 @@ class OutputConfig(WireModel):
 
 class MessagesRequest(CountRequest, Generation):
     """`POST /v1/messages`."""
+
+    refusals = OF_ANTHROPIC
 
     max_tokens: Count
     stop_sequences: Annotated[list[Text], Field(max_length=64)] | None = None

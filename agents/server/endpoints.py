@@ -1,5 +1,6 @@
 """What each path of the OpenAI API does with a request's body."""
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from ...envs.messages import RawText
 from ..base import Sampling
 from ..chat import ChatAgent
+from ..template_kwargs import OPTION, differing
 from .api_errors import ApiError
 from .asks import ChatAsk, TextAsk
 from .canonical import chat_messages
@@ -21,7 +23,7 @@ from .replies import Json, Reply, as_events
 from .retries import Asked
 from .session import Session
 from .shaping import CallChoice, in_chat, shape_of
-from .wire import ChatRequest, CompletionRequest, DetokenizeRequest, Generation, TokenizeRequest, read
+from .wire import UNSUPPORTED, ChatRequest, CompletionRequest, DetokenizeRequest, Generation, TokenizeRequest, read
 
 Prompt = TypeVar("Prompt", str, NDArray[np.int32], str | NDArray[np.int32])
 
@@ -88,6 +90,7 @@ async def completions(session: Session, body: bytes, headers: Mapping[str, str])
 def tokenize(agent: ChatAgent, body: bytes) -> Json:
     """`POST /tokenize`: what a prompt or a conversation begins with; no special token is added."""
     request = read(TokenizeRequest, body)
+    check_template(agent, request)
     tools = [tool.to_schema() for tool in request.tools] if request.tools else None
     conversation = agent.begin(tools)
     if request.prompt is not None:
@@ -151,7 +154,11 @@ def sampling_of(
         max_tokens: What it says of the length.
         stop: What ends the answer.
         num_top: Of how many tokens at each place it wants the logprobs.
+
+    Raises:
+        ApiError: It wants another shape than there can be, or another prompt than the run makes.
     """
+    check_template(session.agent, request)
     base = session.sampling
     num_tokens = session.agent.codec.num_tokens
     names = () if session.keeps_sampling else ("temperature", "top_p", "top_k", "min_p")
@@ -166,6 +173,21 @@ def sampling_of(
         num_top_logprobs=num_top or 0,
         **given,
     )
+
+
+def check_template(agent: ChatAgent, request: Generation | TokenizeRequest) -> None:
+    """Refuse a prompt made otherwise than the run makes all of its prompts.
+
+    Raises:
+        ApiError: The request wants one; names the option.
+    """
+    if names := differing(request.chat_template_kwargs or {}, agent.template_kwargs):
+        raise ApiError(
+            f"chat_template_kwargs: {names[0]!r} differs from what all prompts of this run are made with, "
+            f"{json.dumps(agent.template_kwargs)}; {OPTION} sets it for all of them",
+            param="chat_template_kwargs",
+            code=UNSUPPORTED,
+        )
 
 
 def asked_of(body: bytes, headers: Mapping[str, str]) -> Asked:

@@ -10,15 +10,12 @@ from pydantic import Field, model_validator
 from ..base import MOST_TOP_LOGPROBS
 from ..shape import Grammar
 from .api_errors import ApiError
+from .fields import OF_RESPONSES
 from .replies import Json
 from .shaping import CallChoice, ResponseFormat
 from .wire import Count, Generation, Part, Text, ToolFunction, WireModel, schema_of
 
 _log = logging.getLogger(__name__)
-_REFUSED = {
-    "background": "an answer is given when it is there",
-    "conversation": "no conversations are kept; go on from a previous_response_id",
-}
 _NEEDS = {
     "message": ["role", "content"],
     "function_call": ["call_id", "name", "arguments"],
@@ -94,6 +91,8 @@ class TextConfig(WireModel):
 class ResponsesRequest(Generation):
     """`POST /v1/responses`."""
 
+    refusals = OF_RESPONSES
+
     input: Text | Annotated[list[Item], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: Count | None = None
@@ -103,8 +102,6 @@ class ResponsesRequest(Generation):
     previous_response_id: str | None = None
     store: bool | None = None
     text: TextConfig | None = None
-    background: bool | None = None
-    conversation: Any = None  # refused, whatever it holds
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
     include: list[str] | None = None
     metadata: dict[str, str] | None = None
@@ -112,9 +109,6 @@ class ResponsesRequest(Generation):
     def check(self) -> None:
         """Refuse what nothing here does."""
         super().check()
-        for name, reason in _REFUSED.items():
-            if getattr(self, name):
-                raise ApiError(f"{name!r} is not supported: {reason}", param=name, code="unsupported_parameter")
         if isinstance(self.tool_choice, dict) and self.call_choice().only not in self.named_tools():
             raise ApiError(f"tool_choice {self.tool_choice!r:.100} names none of the tools", param="tool_choice")
 

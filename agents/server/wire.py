@@ -1,12 +1,13 @@
 """Requests as they come over the wire: their fields, and what this server refuses of them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..base import MOST_TOP_LOGPROBS
 from .api_errors import ApiError
+from .fields import OF_OPENAI, Refusal, refused
 from .shaping import Shaping
 
 Json = Any  # what `json.loads` gives
@@ -15,21 +16,7 @@ TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Text = Annotated[str, Field(min_length=1)]
 MAX_CHOICES = 128  # OpenAI's own limit
 
-_UNSUPPORTED = "unsupported_parameter"
-# What a client may not ask for, unless it asks for nothing by it.
-_REFUSED: dict[str, tuple[tuple[Json, ...], str]] = {
-    "ignore_eos": ((False,), "an answer ends where the model ends it; min_tokens holds the end back"),
-    "allowed_token_ids": (([],), "a grammar says what may come, logit_bias and bad_words what may not"),
-    "functions": (([],), "functions are given as `tools`"),
-    "prompt_logprobs": ((0,), "the engine gives logprobs of what it sampled only"),
-    "best_of": ((1,), "choices are not ranked; use `n`"),
-    "use_beam_search": ((False,), "nothing is searched"),
-    "echo": ((False,), "the prompt is not given back"),
-    "suffix": (("",), "nothing is put in between"),
-    "chat_template": ((), "the model's own template is used"),
-    "chat_template_kwargs": (({},), "what the template takes is set where the server is started"),
-    "continue_final_message": ((False,), "an answer is never continued"),
-}
+UNSUPPORTED = "unsupported_parameter"
 
 
 class WireModel(BaseModel):
@@ -44,6 +31,8 @@ class WireModel(BaseModel):
 class Generation(Shaping, WireModel):
     """What all requests for tokens have in common."""
 
+    refusals: ClassVar[Mapping[str, Refusal]] = OF_OPENAI
+
     model: str | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -54,13 +43,14 @@ class Generation(Shaping, WireModel):
     stop_token_ids: list[TokenId] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     return_token_ids: bool | None = None
+    chat_template_kwargs: dict[str, Json] | None = None
     session_id: str | None = None
 
     def check(self) -> None:
         """Refuse what nothing here does."""
         for name, value in (self.model_extra or {}).items():
-            if name in _REFUSED and value is not None and value not in _REFUSED[name][0]:
-                raise ApiError(f"{name!r} is not supported: {_REFUSED[name][1]}", param=name, code=_UNSUPPORTED)
+            if (reason := refused(self.refusals, name, value)) is not None:
+                raise ApiError(f"{name!r} is not supported: {reason}", param=name, code=UNSUPPORTED)
 
 
 class Part(WireModel):
@@ -97,9 +87,16 @@ class ChatMessage(WireModel):
     content: str | list[Part] | None = None
     name: str | None = None
     refusal: str | None = None
+    audio: Json = None  # refused
     tool_calls: list[Call] | None = None
     function_call: Function | None = None
     tool_call_id: str | None = None
+
+    @field_validator("audio")
+    @classmethod
+    def _be_silent(cls, audio: Json) -> None:
+        if audio is not None:
+            raise ValueError("nothing is spoken or heard here")
 
 
 class ToolFunction(WireModel):
@@ -189,6 +186,7 @@ class TokenizeRequest(WireModel):
     messages: list[ChatMessage] | None = None
     tools: list[Tool] | None = None
     add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Json] | None = None
     session_id: str | None = None
 
     @model_validator(mode="after")

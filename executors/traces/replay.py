@@ -12,6 +12,7 @@ import numpy as np
 from ...agents.base import StopReason
 from ...agents.chat import ChatAgent, agent_for
 from ...agents.images import image_reader_of
+from ...agents.template_kwargs import parse_template_kwargs
 from ...agents.tokenizer import Codec, load_tokenizer
 from ...envs.factory import EnvFactory
 from ...errors import EngineError
@@ -136,6 +137,7 @@ def replay(run: Path, selection: Selection, options: ReplayOptions, complain: Co
     player = Player(
         agent_for(
             tokenizer,
+            template_kwargs=parse_template_kwargs(rollout.chat_template_kwargs),
             tool_parser=rollout.tool_parser,
             reasoning_parser=rollout.reasoning_parser,
             images=image_reader_of(model),

@@ -1,6 +1,7 @@
 """From a run's options to what its engines are made with."""
 
 from ...agents.frameworks.factory import AgentFactory
+from ...agents.template_kwargs import parse_template_kwargs
 from ...errors import ConfigError
 from ...executors.engines.vllm import VllmConfig
 from ...executors.engines.vllm_adapter import Adapter
@@ -75,6 +76,7 @@ def rollout_config(settings: TrainSettings, inputs: Inputs, layout: Layout) -> R
         max_retries=rollout.max_retries,
         determinism_seed=settings.train.seed if settings.train.full_determinism_enable else None,
         in_lockstep=not settings.train.async_enable,
+        template_kwargs=parse_template_kwargs(rollout.chat_template_kwargs),
         tool_parser=rollout.tool_parser,
         reasoning_parser=rollout.reasoning_parser,
     )

@@ -253,9 +253,11 @@ def _load(settings: TrainSettings, dataset: str, split: str, probs: str | None) 
     if not has_agent_file(settings):
         return tasks
     from ...agents.prompt_text import with_text_prompts
+    from ...agents.template_kwargs import parse_template_kwargs
 
     model = check_model(settings.actor.model_name_or_path, "--actor.model_name_or_path")
-    return with_text_prompts(tasks, model if data.apply_chat_template else None)
+    template_kwargs = parse_template_kwargs(settings.rollout.chat_template_kwargs)
+    return with_text_prompts(tasks, model if data.apply_chat_template else None, template_kwargs)
 
 
 def count_steps(settings: TrainSettings, num_tasks: int) -> int:

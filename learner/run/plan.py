@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...agents.chat import agent_for
 from ...agents.frameworks.factory import AgentFactory
+from ...agents.template_kwargs import parse_template_kwargs
 from ...agents.tokenizer import load_tokenizer
 from ...envs.factory import EnvFactory
 from ...envs.openrlhf.env import is_multi_turn, shared_executor, takes_images
@@ -188,6 +189,7 @@ def make_plan(settings: TrainSettings, inputs: Inputs) -> Plan:
     tokenizer = load_tokenizer(inputs.model)
     agent = agent_for(  # refuses a tokenizer that cannot be used, and names of parsers that are none
         tokenizer,
+        template_kwargs=parse_template_kwargs(settings.rollout.chat_template_kwargs),
         tool_parser=settings.rollout.tool_parser,
         reasoning_parser=settings.rollout.reasoning_parser,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from turngym.envs import watched_loops
 from turngym.envs.reward import Reward, parse_rewards
 from turngym.envs.rewards import FileReward, load_reward
 from turngym.errors import ConfigError, DeadlineError, GraderError, RewardError
@@ -148,6 +149,23 @@ async def test_some_hung_calls_leave_the_others_their_verdicts(write) -> None:
     results = await asyncio.gather(*(reward(["q"], ["p"], [i]) for i in range(64)), return_exceptions=True)
     assert sum(isinstance(result, DeadlineError) for result in results) == 8
     assert sum(result == [Reward(1.0, 1.0, {})] for result in results) == 56
+
+
+async def test_a_coroutine_that_blocks_costs_no_other_its_verdict(write, monkeypatch) -> None:
+    monkeypatch.setattr(watched_loops, "BEAT_S", 0.002)
+    reward = write(
+        "import threading\nrelease = threading.Event()\nasync def reward_func(queries, prompts, labels):\n"
+        "    if labels[0] == 0: release.wait(600)\n    return [1.0]",
+        timeout_s=0.1,
+    )
+    bad = asyncio.create_task(reward(["q"], ["p"], [0]))
+    await asyncio.sleep(0)
+    reward._calls._timeout_s = 60.0  # for the others
+    assert await asyncio.gather(*(reward(["q"], ["p"], [n]) for n in range(1, 4))) == [[Reward(1.0, 1.0, {})]] * 3
+    with pytest.raises(DeadlineError, match=r"py:4 in reward_func.*: it must await there, or be a plain function"):
+        await bad
+    assert await reward(["q"], ["p"], [5]) == [Reward(1.0, 1.0, {})]
+    reward._function.__globals__["release"].set()
 
 
 async def test_two_files_of_one_name_do_not_collide(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
-from turngym.agents.frameworks import register_framework
+from turngym.agents.frameworks import frameworks, register_framework
 from turngym.agents.frameworks.factory import resolve_agent
 from turngym.agents.frameworks.frameworks import BUILTINS, FRAMEWORKS
 from turngym.agents.server.session import Session
@@ -92,6 +93,11 @@ def tools_seen(monkeypatch) -> list:
 
     monkeypatch.setattr(Session, "chat", noting)
     return seen
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
 
 
 def need(framework: str) -> None:
@@ -256,6 +262,36 @@ def build(post, loud=False):
     trajectory = await play(script, TASK, "framework:plain-httpx", entry=f"{path}:build", loud=True)
     assert trajectory.reward == 4.0
     assert "WHAT IS" in script.shown()[0]
+
+
+@pytest.mark.slow
+async def test_a_framework_of_an_installed_package(script_of, play, agent_file, tmp_path, monkeypatch):
+    """Found by its entry point, as pip writes it; another package that takes a known name harms nobody."""
+    entry = "[turngym.frameworks]\ntheirs = their_package.runs:run\nlanggraph = their_package.runs:run\n"
+    info = {"METADATA": "Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n", "entry_points.txt": entry}
+    for name, text in info.items():
+        write(tmp_path / "their_package-1.0.dist-info" / name, text)
+    write(tmp_path / "their_package" / "__init__.py", "")
+    write(
+        tmp_path / "their_package" / "runs.py",
+        """
+def run(build, task, endpoint):
+    import httpx
+    body = {"messages": [{"role": "user", "content": task.prompt}]}
+    answer = httpx.post(f"{endpoint.base_url}/chat/completions", json=body, headers={"x-api-key": endpoint.api_key})
+    return build(answer.json()["choices"][0]["message"]["content"])
+""",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(FRAMEWORKS, "_entries", {})
+    with pytest.warns(UserWarning, match="'langgraph' of their-package is left out"):
+        frameworks._register_known()
+    assert FRAMEWORKS._entries["langgraph"] == BUILTINS["langgraph"]
+    path = agent_file("def build(said): return float(len(said))")
+    trajectory = await play(script_of(["four"]), TASK, "framework:theirs", entry=f"{path}:build")
+    assert (trajectory.failure, trajectory.reward) == (None, 4.0)
+    with pytest.raises(UnknownNameError, match="Did you mean 'theirs'"):
+        resolve_agent("framework:their", {"entry": f"{path}:build"})
 
 
 @pytest.mark.parametrize(

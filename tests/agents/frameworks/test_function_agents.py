@@ -1,12 +1,20 @@
 """Functions as agents: what they are given, what they bring, and how mistakes show before a run."""
 
+import asyncio
+
 import pytest
 
+from turngym.agents import Sampling
 from turngym.agents.frameworks.factory import resolve_agent
+from turngym.envs import watched_loops
 from turngym.envs.task import Task
 from turngym.errors import ConfigError
+from turngym.executors.limits import Limits
+from turngym.executors.openai_server import AgentEpisodes
+from turngym.executors.trajectory import FailureKind
 
 TASK = Task(id="t", prompt="How are you?", label="well")
+SAMPLING = Sampling(max_tokens=64)
 TALK = """
 import asyncio, openai
 from turngym import Task
@@ -63,6 +71,41 @@ async def test_functions_that_block_hold_nothing_up(script_of, play, agent_file,
 async def test_what_a_thread_raises_is_a_failure(script_of, play, agent_file):
     trajectory = await play(script_of([]), TASK, f"func:{agent_file(TALK)}:stuck")
     assert trajectory.failure.kind == "env"
+
+
+@pytest.mark.slow
+async def test_an_episode_that_blocks_is_named_and_the_others_go_on(script_of, agent_file, monkeypatch):
+    monkeypatch.setattr(watched_loops, "BEAT_S", 0.002)
+    path = agent_file("""
+import threading, httpx
+release = threading.Event()
+
+async def run(task, base_url, api_key):
+    if task.id == "bad":
+        release.wait(600)
+    async with httpx.AsyncClient(base_url=base_url, headers={"x-api-key": api_key}) as client:
+        body = {"messages": [{"role": "user", "content": task.prompt}]}
+        answer = await client.post("chat/completions", json=body, timeout=60)
+    return float(task.label in answer.text)
+""")
+    script = script_of(["well"] * 3)
+    user_agent = resolve_agent(f"func:{path}")()
+    executor = AgentEpisodes(script.agent, user_agent, Limits(max_seconds=0.1), name="the agent")
+    await executor.start()
+    try:
+        tasks = [Task(id=name, prompt="How are you?", label="well") for name in ("bad", "a", "b")]
+        async with asyncio.timeout(60):
+            blocked = asyncio.create_task(executor.run(tasks[0], 0, script.engine, SAMPLING))
+            await asyncio.sleep(0)
+            executor.limits = Limits()  # for the others
+            others = await asyncio.gather(*(executor.run(t, 0, script.engine, SAMPLING) for t in tasks[1:]))
+            bad = await blocked
+    finally:
+        user_agent._function.__globals__["release"].set()
+        await executor.close()
+    assert [trajectory.reward for trajectory in others] == [1.0, 1.0]
+    assert bad.failure.kind is FailureKind.ENV_TIMEOUT
+    assert f"{path}:7 in run" in bad.failure.message
 
 
 def test_tasks_of_the_same_file(agent_file):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from turngym.agents.server.app import MAX_BODY_BYTES, server_app
+from turngym.agents.server.server import Server
 
 KEY = "secret"
 CALL = '<tool_call>\n{"name": "\\ud800", "arguments": {"a": "\\udfff", "b": NaN}}\n</tool_call>'
@@ -90,6 +91,13 @@ BODIES = {
         "tool_choice": {"type": "function", "name": "t"},
         "metadata": {},
     },
+    "/v1/messages/count_tokens": {
+        "model": "m",
+        "system": "Be brief.",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+        "tools": [{"name": "t", "input_schema": {"properties": {"b": {"type": "integer"}}}}],
+        "tool_choice": {"type": "auto"},
+    },
     "/tokenize": {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": True, "tools": []},
     "/detokenize": {"tokens": [1, 2, 3]},
 }
@@ -137,6 +145,33 @@ def mutated(rng, body):
     return body
 
 
+QUERIES = [
+    "", "?limit=1", "?limit=0", "?limit=-1", "?limit=abc", "?limit=99999999999999999999", "?limit=1&limit=2",
+    "?after=zz", "?after=%ff", "?order=asc", "?order=desc", "?order=up", "?include[]=x", "?stream=true", "?stream=x",
+    "?starting_after=x", "?%00", "?=&&=",
+]  # fmt: skip
+IDS = [
+    "{known}",
+    "{known}x",
+    "resp_x",
+    "%00",
+    "%ff",
+    "%2e%2e",
+    "a%2Fb",
+    "x" * 9000,
+    "\u2603".encode().hex(),
+    "input_items",
+]
+
+
+def random_look(rng) -> tuple[str, str]:
+    """A method and a path of a request without a body."""
+    method = str(rng.choice(["GET", "GET", "GET", "DELETE", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "POST"]))
+    path = f"/v1/responses/{rng.choice(IDS)}{rng.choice(['', '', '/input_items', '/cancel', '/'])}"
+    path = str(rng.choice([path, path, path, "/v1/models", "/v1/models/a%2Fb%ff", "/v1/other"]))
+    return method, f"{path}{rng.choice(QUERIES)}"
+
+
 def random_body(rng, path) -> bytes:
     kind = rng.random()
     if kind < 0.1:
@@ -156,10 +191,29 @@ def post(talk_of):
     app = server_app(talk.agent, {"s": talk.session}, key=KEY, model="m")
     client = httpx.AsyncClient(transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://s")
 
-    async def send(path, body, headers=None):
+    return sending(client, talk)
+
+
+@pytest.fixture
+async def post_by_socket(talk_of):
+    """The same over a socket, to a server as a run starts it."""
+    talk = talk_of("qwen2_5", [])
+    talk.texts = _Texts()
+    server = Server(talk.agent, key=KEY)
+    await server.start()
+    server._sessions["s"] = talk.session
+    async with httpx.AsyncClient(base_url=server.url) as client:
+        send = sending(client, talk)
+        send.server = server
+        yield send
+    await server.stop()
+
+
+def sending(client, talk):
+    async def send(path, body, headers=None, method="POST"):
         headers = {"authorization": f"Bearer {KEY}", **(headers or {})}
         async with asyncio.timeout(60):
-            response = await client.post(f"/s/s{path}", content=body, headers=headers)
+            response = await client.request(method, f"/s/s{path}", content=body, headers=headers)
         return response.status_code, response.text
 
     send.talk = talk
@@ -186,14 +240,77 @@ async def check_some(post, seed, num_requests):
         body = random_body(rng, path)
         count = COUNTS[int(rng.integers(len(COUNTS)))]
         status, text = await post(path, body, {"x-stainless-retry-count": count})
-        assert 200 <= status < 300 or 400 <= status < 500, f"{status} {text} for {path} {body!r}"
-        if status >= 400:
-            error = json.loads(text)["error"]
-            assert error["message"]
-            assert error["type"].endswith("_error")
+        check_answer(status, text, f"{path} {body!r}")
         seen.setdefault(path, set()).add(status)
     assert post.talk.engine.num_running == 0
     return seen
+
+
+def check_answer(status, text, what) -> None:
+    assert 200 <= status < 300 or status == 307 or 400 <= status < 500, f"{status} {text} for {what}"
+    if status >= 400 and not what.startswith("HEAD"):
+        error = json.loads(text)["error"]
+        assert error["message"]
+        assert error["type"].endswith("_error")
+
+
+async def look_at_some(post, seed, num_requests) -> dict[str, set[int]]:
+    """Ask for stored responses and models, and delete some."""
+    rng = np.random.default_rng(seed)
+    seen: dict[str, set[int]] = {}
+    for _ in range(num_requests):
+        method, path = random_look(rng)
+        if "{known}" in path:
+            status, text = await post("/v1/responses", b'{"input": "Hi"}')
+            assert status == 200, text
+            path = path.replace("{known}", json.loads(text)["id"])
+        status, text = await post(path, b"", method=method)
+        check_answer(status, text, f"{method} {path}")
+        assert status != 307 or path.partition("?")[0].endswith("/")  # to the path without it
+        seen.setdefault(method, set()).add(status)
+    return seen
+
+
+@pytest.mark.slow
+async def test_whatever_is_looked_for_is_found_or_refused(post):
+    seen = await look_at_some(post, 7, 300)
+    assert {200, 404} <= seen["GET"]
+    assert {200, 404} <= seen["DELETE"]
+    assert 405 in seen["PUT"]
+    post.talk.session.record()
+
+
+@pytest.mark.slow
+async def test_a_socket_carries_harmed_requests_as_well(post_by_socket):
+    seen = await check_some(post_by_socket, 3, 200)
+    assert {200, 400} <= seen["/v1/messages/count_tokens"]
+    await look_at_some(post_by_socket, 8, 60)
+
+
+@pytest.mark.slow
+async def test_what_is_no_http_ends_its_connection_alone(post_by_socket):
+    server = post_by_socket.server
+    host, port = server.url.removeprefix("http://").split(":")
+    key = f"authorization: Bearer {KEY}\r\n".encode()
+    raw = [
+        b"\x00\xff" * 50 + b"\r\n\r\n",
+        b"POST /s/s/v1/chat/completions HTTP/9.9\r\n\r\n",
+        b"POST /s/s/v1/messages HTTP/1.1\r\nhost: a\r\n" + key + b"content-length: 100\r\n\r\n{",
+        b"POST /s/s/v1/messages HTTP/1.1\r\nhost: a\r\n" + key + b"content-length: -5\r\n\r\n{}",
+        b"POST /s/s/v1/responses HTTP/1.1\r\nhost: a\r\n" + key + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+        b"GET /s/s/v1/models HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 200_000 + b"\r\n\r\n",
+    ]
+    for each in raw:
+        async with asyncio.timeout(60):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(each)
+            writer.write_eof()
+            answer = await reader.read()
+            writer.close()
+        assert answer == b"" or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), (each[:60], answer[:80])
+    status, _ = await post_by_socket("/v1/completions", b'{"prompt": "Hi"}')
+    assert status == 200
+    assert post_by_socket.talk.engine.num_running == 0
 
 
 async def test_what_is_sent_unharmed_is_answered(post):

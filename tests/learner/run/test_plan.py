@@ -1,6 +1,7 @@
 """What cannot work is refused before a process starts or a folder is touched."""
 
 import json
+import pickle
 import shutil
 import sys
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from turngym.agents.tokenizer import load_tokenizer
 from turngym.config import parse_train
 from turngym.errors import ConfigError, MissingPackageError, UnknownNameError
+from turngym.executors.rollout_actor import RolloutActor
 from turngym.learner.run.checkpoint import Checkpoint
 from turngym.learner.run.engine_settings import rollout_config
 from turngym.learner.run.inputs import check_inputs
@@ -150,6 +153,23 @@ def test_a_checkpoint_of_a_run_without_what_this_one_needs_is_refused_by_its_opt
     checkpoint.check_written_by(written_by(plan_of(before), 2))
     with pytest.raises(ConfigError, match=message):
         checkpoint.check_written_by(reader)
+
+
+def test_what_the_chat_template_takes_is_checked_and_passed_on(plan_of, tiny_model, altered):
+    for words, message in (('{"mood":"glad"}', "reads no 'mood'"), ("mood=glad", "wanted a JSON object")):
+        with pytest.raises(ConfigError, match=f"--rollout.chat_template_kwargs: .*{message}"):
+            plan_of(f"--rollout.chat_template_kwargs {words}")
+    tokenizer = load_tokenizer(str(tiny_model))
+    moody = altered("moody")
+    tokenizer.chat_template = "{{ mood }}" + tokenizer.chat_template
+    tokenizer.save_pretrained(moody)
+    plan = plan_of(f'--actor.model_name_or_path {moody} --rollout.chat_template_kwargs {{"mood":"glad"}}')
+    config = rollout_config(plan.settings, plan.inputs, Layout(1, 1, 0, 0, threads=1, engine_threads=1))
+    actor = RolloutActor(pickle.loads(pickle.dumps(config)), on_gpu=False)
+    conversation = actor._executor.agent.begin()
+    conversation.observe([{"role": "user", "content": "Hi"}])
+    assert tokenizer.decode(conversation.prompt_ids()).startswith("glad<|start|>user:Hi")
+    actor._pool.close()
 
 
 def test_a_run_says_how_calls_are_read_and_passes_it_on(plan_of):
