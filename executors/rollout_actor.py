@@ -40,6 +40,7 @@ from .pools.gated import GatedGenerator
 from .pools.stats import PoolStats
 from .pools.watchdog import Blocking, blocking_now
 from .retry import SeedFor, stable_seed
+from .stop_tokens import stop_token_ids
 from .tree import SeatOf, run_attempts
 from .turn_gate import ScheduledSeat, ScheduledTurns, TurnGate
 from .weights import Bucket
@@ -84,7 +85,7 @@ class RolloutActor:
             images=image_reader_of(config.engine.model),
         )
         check_parsers(agent, config.env)
-        self._stop_token_ids = _stop_token_ids(config.engine.model, agent.end_of_turn_ids)
+        self._stop_token_ids = stop_token_ids(config.engine.model, agent.end_of_turn_ids)
         self._pool = make_pool(config.env_pool, config.limits.max_seconds)
         self._pool.load_state_dict(config.env_states)
         self._executor = executor_of(config.env, agent, self._pool, config.limits, tokenizer)
@@ -293,16 +294,3 @@ def _gate(config: RolloutConfig) -> FairGate | None:
 
 def _seed(run_seed: int, task_id: str, attempt: int, turn: int) -> int:
     return stable_seed(task_id, attempt, turn, run_seed)
-
-
-def _stop_token_ids(model: str, end_of_turn_ids: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the ids that end a completion: the template's first end-of-turn token and the model's own list."""
-    from transformers import GenerationConfig
-
-    ids = list(end_of_turn_ids[:1])
-    try:
-        own = GenerationConfig.from_pretrained(model).eos_token_id
-    except OSError:  # many folders have none; the engine then knows the tokenizer's
-        own = None
-    ids += own if isinstance(own, list) else [] if own is None else [own]
-    return tuple(dict.fromkeys(ids))

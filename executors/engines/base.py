@@ -103,6 +103,21 @@ class Engine(Generator, Scorer, EngineControl, Protocol):
     """All sides of an engine."""
 
 
+def check_room(num_prompt: int, max_tokens: int, max_context: int, request: str) -> None:
+    """Refuse a request that has no prompt, or no room for its completion.
+
+    Raises:
+        EngineError: It says which.
+    """
+    if num_prompt == 0:
+        raise EngineError(f"request {request!r} has an empty prompt; an engine needs at least one token")
+    if num_prompt + max_tokens > max_context:
+        raise EngineError(
+            f"{num_prompt} prompt tokens and {max_tokens} new ones exceed the context of {max_context} tokens; "
+            "shorten the prompt or raise --data.max_len"
+        )
+
+
 def check_scorable(token_ids: NDArray[np.int32], max_context: int, request: str) -> None:
     """Refuse a sequence that `score` cannot answer for.
 

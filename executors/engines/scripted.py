@@ -14,7 +14,7 @@ from ...agents.images import Images
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..transports import open_bucket
 from ..weights import Bucket, checksum, views
-from .base import UpdateMode, check_scorable
+from .base import UpdateMode, check_room, check_scorable
 from .lockstep import Ask
 from .script import SCRIPTED_LOGPROB, Reply, Request, Script, script_of
 from .scripted_work import Work
@@ -102,13 +102,7 @@ class ScriptedEngine:
         self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
     ) -> Completion:
         """Answer one request; see `Generator`."""
-        if len(prompt_ids) == 0:
-            raise EngineError(f"request {request!r} has an empty prompt; an engine needs at least one token")
-        if len(prompt_ids) + sampling.max_tokens > self._max_context:
-            raise EngineError(
-                f"{len(prompt_ids)} prompt tokens and {sampling.max_tokens} new ones exceed the context of "
-                f"{self._max_context} tokens"
-            )
+        check_room(len(prompt_ids), sampling.max_tokens, self._max_context, request)
         async with self._admitted() as work:
             asked = Request(np.array(prompt_ids, np.int32), sampling, request, self._num_requests, images or ())
             return await self._answer(asked, work)

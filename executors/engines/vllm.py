@@ -15,7 +15,7 @@ from ...agents.base import Completion, Sampling
 from ...agents.images import Images
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
 from ..weights import Bucket
-from .base import UpdateMode, check_scorable
+from .base import UpdateMode, check_room, check_scorable
 from .lockstep import Ask
 from .version_spans import VersionSpans
 from .vllm_adapter import adapter_request
@@ -212,16 +212,9 @@ class VllmEngine:
         await self._stop(kindly=True)
 
     async def _sample(self, ask: Ask, on_submitted: Callable[[], None] | None = None) -> Completion:
-        num_prompt, max_tokens = len(ask.prompt_ids), ask.sampling.max_tokens
         if self.scoring_temperature != 1.0:
             raise EngineError(f"this engine was started to score at temperature {self.scoring_temperature} only")
-        if num_prompt == 0:
-            raise EngineError(f"request {ask.request!r} has an empty prompt; an engine needs at least one token")
-        if num_prompt + max_tokens > self.max_context:
-            raise EngineError(
-                f"{num_prompt} prompt tokens and {max_tokens} new ones exceed the context of "
-                f"{self.max_context} tokens; shorten the prompt or raise --data.max_len"
-            )
+        check_room(len(ask.prompt_ids), ask.sampling.max_tokens, self.max_context, ask.request)
         return completion_of(*await self._answer(ask, sampling_params(ask.sampling), on_submitted))
 
     async def _begin(self, ask: Ask) -> asyncio.Task[Completion]:
