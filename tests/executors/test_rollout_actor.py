@@ -86,6 +86,7 @@ async def test_an_actor_goes_on_from_what_environments_of_another_kept(actor, ec
             cls.level = max(cls.level, state)
 
     second = actor(None, Staircase, env_states={"Staircase": [3, 7]})
+    await second.use_own_weights()
     await second.run_group(Task(id="a", prompt="go"), (0,), Sampling(4))
     assert Staircase.level == 7
     assert await second.pool_states(30.0) == Kept({"Staircase": [7]})
