@@ -6,9 +6,10 @@ import sys
 import pytest
 
 LIGHT = (
-    *("batch", "advantages", "losses", "corrections", "kl", "metrics", "ratios", "packing", "schedule"),
-    *("aggregations", "kl_controller", "loss_choice", "mismatch", "sequence_sums"),
-    *("reward_shaping", "filtering", "reward_scoring", "serve_options", "reward_server"),
+    *("batch", "advantages", "metrics", "ranks.packing", "ranks.schedule", "steps.filtering", "steps.pass_at_k"),
+    *(f"losses.{name}" for name in ("policy", "corrections", "kl", "ratios", "aggregations", "kl_controller")),
+    *("losses.choice", "losses.mismatch", "losses.sequence_sums"),
+    *(f"rewards.{name}" for name in ("shaping", "scoring", "serve_options", "server")),
 )
 
 

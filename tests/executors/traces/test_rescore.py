@@ -251,6 +251,7 @@ class Talks(UserAgent):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_openrlhf")
 @pytest.mark.parametrize("function", [SUM, TRL])
 def test_the_function_of_a_run_gives_its_rewards_again(traces, tiny_model, tmp_path, function):
     """Of an environment, an agent of one's own, and an executor of OpenRLHF that scores by a function itself."""
