@@ -8,14 +8,12 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
+from .block_reports import reported
 from .fleet_engine import EngineState, Order, Outcome, Status
 from .pools.watchdog import Blocking, episode_name
-from .ray_calls import first_line, from_ray
+from .ray_calls import from_ray
 from .trajectory import EndReason, Failure, FailureKind, Trajectory
 
-CONTROL_GROUP = "control"  # the thread of a rollout actor that answers while another thread's event loop is blocked
-CONTROL_GROUPS = {CONTROL_GROUP: 1}
-ANSWER_S = 20.0  # of a machine that is busy with what others compute
 FREE_IN_A_ROW = 3
 
 
@@ -44,15 +42,8 @@ class Restarts:
 
 
 def why_silent(actor: Any, quiet_s: float) -> tuple[str, Blocking | None]:  # Any: Ray's handles have no types
-    """Ask a thread of an actor whose event loop is silent what blocks it; return the cause, and the call to blame."""
-    cause = f"it did not answer a health check within {quiet_s:g} s"
-    question = actor.blocking.options(concurrency_group=CONTROL_GROUP).remote()
-    if not ray.wait([question], timeout=ANSWER_S)[0]:
-        return f"{cause}, and no thread of its process answers", None
-    try:
-        blocking: Blocking | None = ray.get(question)
-    except RayError as error:
-        return f"{cause}: {first_line(error)}", None
+    """Look what an actor whose event loop is silent said to block it; return the cause, and the call to blame."""
+    cause, blocking = f"it did not answer a health check within {quiet_s:g} s", reported(actor)
     return cause if blocking is None else f"{cause}, since {blocking.described}", blocking
 
 

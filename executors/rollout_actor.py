@@ -20,6 +20,7 @@ from ..envs.mixed_tasks import member_of
 from ..envs.options import EnvPoolOptions
 from ..envs.task import Task
 from ..errors import ConfigError
+from .block_reports import report_blocking
 from .branching import Branching
 from .buffer import Group
 from .devices import take_devices
@@ -38,7 +39,6 @@ from .pools.from_options import make_pool, parse_weights
 from .pools.gate import FairGate
 from .pools.gated import GatedGenerator
 from .pools.stats import PoolStats
-from .pools.watchdog import Blocking, blocking_now
 from .retry import SeedFor, stable_seed
 from .stop_tokens import stop_token_ids
 from .tree import SeatOf, run_attempts
@@ -101,6 +101,7 @@ class RolloutActor:
 
     async def start(self) -> int:
         """Start the engine, and workers for environments where they are asked for; return the context length."""
+        report_blocking()
         await self._pool.start()
         if not isinstance(self._executor, MultiTurn):
             await self._executor.start()
@@ -249,10 +250,6 @@ class RolloutActor:
     async def health(self) -> None:
         """Raise `EngineDeadError` unless the engine answers."""
         await self._engine.health()
-
-    async def blocking(self) -> Blocking | None:
-        """Return the environment's call that blocks the event loop; asked in a thread of its own."""
-        return blocking_now()
 
     async def begin_update(self, mode: UpdateMode = UpdateMode.DRAIN) -> None:
         """Pause, with running requests as the mode says, and make ready for weights."""

@@ -11,7 +11,6 @@ from ...errors import ConfigError
 from ...executors.engines.vllm import VllmConfig
 from ...executors.fleet import Fleet
 from ...executors.pools.known_states import KnownStates
-from ...executors.restarts import CONTROL_GROUPS
 from ...executors.rollout_actor import RolloutActor, RolloutConfig
 from ...executors.scoring_actor import ScoringActor
 from ...executors.transports import sweep_leftovers
@@ -97,8 +96,7 @@ class Cluster:
         import ray
 
         known = env_states or KnownStates(say)
-        decorate: Any = ray.remote  # its types know no concurrency groups
-        remote = decorate(concurrency_groups=CONTROL_GROUPS)(RolloutActor)
+        remote: Any = ray.remote(RolloutActor)
         options = {"num_cpus": 1, "num_gpus": layout.gpus_per_engine, "max_concurrency": 10_000}
 
         def make_actor(index: int) -> Any:

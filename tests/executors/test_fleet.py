@@ -20,6 +20,7 @@ from turngym.envs.base import AsyncEnv
 from turngym.envs.task import Task
 from turngym.errors import DeadlineError, EngineDeadError, WeightSyncError, WorkerError
 from turngym.executors import fleet as fleet_module
+from turngym.executors.block_reports import report_blocking
 from turngym.executors.buffer import Group
 from turngym.executors.dispatch import RolloutPlan
 from turngym.executors.draws import Draw
@@ -30,9 +31,7 @@ from turngym.executors.fleet_engine import Order
 from turngym.executors.limits import Limits
 from turngym.executors.multi_turn import MultiTurn
 from turngym.executors.pacing import Pace
-from turngym.executors.pools.watchdog import Blocking, blocking_now
 from turngym.executors.ray_calls import call_all
-from turngym.executors.restarts import CONTROL_GROUPS
 from turngym.executors.rollouts import Rollouts
 from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory
 from turngym.executors.tree import run_attempts
@@ -78,12 +77,10 @@ class FakeRolloutActor:
         self._is_dead = False
 
     async def start(self) -> int:
+        report_blocking()
         if (self._script.marks / "no more starts").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         return 128
-
-    async def blocking(self) -> Blocking | None:
-        return blocking_now()
 
     async def restart(self) -> int:
         (self._script.marks / "restarted in place").touch()
@@ -172,7 +169,7 @@ def named(results):
 def make_fleet(tmp_path, lines, monkeypatch):
     monkeypatch.setattr(fleet_module, "ASK_EVERY_S", 0.2)
     fleets: list[Fleet] = []
-    remote = ray.remote(concurrency_groups=CONTROL_GROUPS)(FakeRolloutActor)
+    remote = ray.remote(FakeRolloutActor)
 
     def make(
         num_engines: int = 2, max_restarts: int = 3, quiet_s: float = 60.0, start_timeout_s: float = 60.0

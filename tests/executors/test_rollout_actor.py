@@ -325,9 +325,3 @@ def test_a_parser_that_does_not_fit_is_refused_at_the_start(actor, echo, model_w
 
 def add(a: int) -> int:
     return a
-
-
-async def test_an_actor_says_that_nothing_blocks_it(actor):
-    free = actor(None)
-    assert await free.blocking() is None
-    await free.close()

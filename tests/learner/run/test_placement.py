@@ -60,7 +60,7 @@ def test_what_takes_a_rollout_actors_place_is_made_with_what_its_environments_ke
         def remote(self, config, **words):
             made.append((words["name"], config.env_states))
 
-    monkeypatch.setattr(ray, "remote", lambda **groups: lambda actor: Remote())
+    monkeypatch.setattr(ray, "remote", lambda actor: Remote())
     known = KnownStates(lambda line: None)
     config = RolloutConfig(VllmConfig("m", "float32", max_context=8), EnvFactory("env", Env), Limits())
     cluster = Cluster.__new__(Cluster)  # without a Ray of its own
