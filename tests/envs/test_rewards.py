@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import threading
 from pathlib import Path
 
 import pytest
@@ -101,8 +100,9 @@ async def test_an_exception_of_ours_keeps_its_type(write) -> None:
 
 
 async def test_a_plain_function_runs_off_the_event_loop(write) -> None:
-    threads = await score(write("import threading\ndef reward_func(q, p, l): return [threading.get_ident() % 1000]"))
-    assert threads[0].reward != threading.get_ident() % 1000
+    on_the_main_thread = "threading.current_thread() is threading.main_thread()"
+    reward = write(f"import threading\ndef reward_func(q, p, l): return [float({on_the_main_thread})]")
+    assert (await score(reward))[0].reward == 0.0
 
 
 @pytest.mark.slow
