@@ -5,6 +5,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from ...envs.base import Action
+from .answers import Read
 from .tree import Node
 
 _Prompt = str | NDArray[np.int32]
@@ -22,6 +24,17 @@ class KnownTexts:
         is_text, length = isinstance(whole, str), len(whole)
         self._lengths[is_text].add(length)
         self._nodes.setdefault((is_text, length, _digest(whole)), []).append(node)
+
+    def add_told(self, told: str, read: Read, action: Action, node: Node) -> None:
+        """Remember a context with what a client was told of its answer, which lacks what ended it.
+
+        Who goes on from it by text may write that, too: the end of the turn, or the stop string. It has been sampled, so
+        it is not shown again.
+        """
+        hidden = action.raw[len(read.content) :] if action.raw.startswith(read.content) else ""
+        stop = read.stop if read.stop and hidden.startswith(read.stop) else ""
+        for ending in {"", stop, hidden}:
+            self.add(told + read.content + ending, node)
 
     def find(self, prompt: _Prompt) -> tuple[Node | None, int]:
         """Return the turn that holds most of a prompt, and how much; one that nobody went on from first."""

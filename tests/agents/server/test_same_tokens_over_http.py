@@ -10,6 +10,7 @@ from turngym.agents import Sampling
 from turngym.agents.server.app import server_app
 from turngym.agents.server.session import Session
 from turngym.envs.task import Task
+from turngym.executors.engines.scripted import ScriptedEngine
 
 from ..frameworks.conftest import ARRAYS, Script, replayed
 
@@ -176,16 +177,51 @@ async def test_every_api_gives_the_arrays_of_the_executor(tokenizer_of, template
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("template", ["qwen2_5", "llama3_1"])  # those that rewrite no history
-async def test_prompts_of_completions_give_them_too(tokenizer_of, template_text, template):
-    """A client that renders by itself sends the ids that the executor's engine was shown."""
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("template", list(CALLS))
+async def test_prompts_of_completions_give_them_too(tokenizer_of, template_text, template, as_text):
+    """A client that renders by itself sends what the executor's engine was shown, end of turns included."""
     tokenizer = tokenizer_of(template_text(template))
     async with asyncio.timeout(120):
         trajectory, played_script = await played(tokenizer, template)
-        session, client = serving(Script(tokenizer, texts_of(template)))
+        script = Script(tokenizer, texts_of(template))
+        session, client = serving(script)
         async with client:
             for request in played_script.engine.requests:
-                body = {"prompt": request.prompt_ids.tolist(), "max_tokens": 512}
-                response = await client.post("/v1/completions", json=body)
+                ids = request.prompt_ids
+                prompt = script.agent.codec.decode(ids) if as_text else ids.tolist()
+                response = await client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 512})
                 assert response.status_code == 200, response.text
-    check_same(session.record(), trajectory)
+    record = session.record()
+    if len(trajectory.sequences) == 1:
+        check_same(record, trajectory)
+        return
+    # Who was shown a prompt that goes on from nothing known cannot tell which turns it holds, nor why.
+    assert len(record.sequences) == len(trajectory.sequences) == 2
+    for ours, theirs in zip(record.sequences, trajectory.sequences, strict=True):
+        for array in ("token_ids", "is_action", "logprobs", "versions"):
+            assert getattr(ours, array).tobytes() == getattr(theirs, array).tobytes(), array
+
+
+@pytest.mark.parametrize(
+    ("written", "stop", "going_on", "second"),
+    [
+        ("Hi.<|im_end|>", [], "<|im_end|>\nA", "QHi.<|im_end|>\nA"),  # what ended the turn, which no client is told
+        ("Hi.<|im_end|>", [], "\nA", "QHi.<|im_end|>\nA"),
+        ("Hi.<|im_end|>", [], "<|im_start|>A", "QHi.<|im_end|><|im_start|>A"),
+        ("Look up.\nObservation:", ["Observation:"], "Observation: 42", "QLook up.\nObservation: 42"),
+        ("Look up.\nObservation:\n", ["Observation:"], "Observation: 42", "QLook up.\nObservation:\n 42"),
+        ("Look up.\nObservation:\n", ["Observation:"], "Observation:\n42", "QLook up.\nObservation:\n42"),
+        ("Look up.\nObservation:", ["Observation:"], "So 42", "QLook up.\nObservation:So 42"),
+    ],
+)
+async def test_what_ended_a_completion_is_not_shown_twice(tokenizer_of, template_text, written, stop, going_on, second):
+    script = Script(tokenizer_of(template_text("qwen2_5")), [])
+    script.engine = ScriptedEngine([script.agent.codec.encode(text) for text in (written, "Bye")])
+    session, client = serving(script)
+    async with client:
+        body = {"prompt": "Q", "max_tokens": 512, "stop": stop}
+        told = (await client.post("/v1/completions", json=body)).json()["choices"][0]["text"]
+        await client.post("/v1/completions", json={**body, "prompt": f"Q{told}{going_on}"})
+    assert script.agent.codec.decode(script.engine.requests[1].prompt_ids) == second
+    assert len(session.record().sequences) == 1
