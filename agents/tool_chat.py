@@ -115,7 +115,7 @@ class ToolConversation(ChatConversation):
         self._is_told = told.preface is None
 
     def end_at_calls(self) -> str | None:
-        """Leave out what stands behind the last call of an answer; see `executors.base.EndsAtCalls`."""
+        """Leave out what stands behind the last call of an answer; see `executors.episodes.base.EndsAtCalls`."""
         self._ends_at_calls = True
         return stop_mark(self._told.reader)
 

@@ -4,35 +4,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .branching import Branching
-    from .buffer import Buffer, Group
-    from .env_pool import EnvPool
-    from .limits import Limits
-    from .multi_turn import MultiTurn, SingleTurn
-    from .retry import Executor, retrying, stable_seed
-    from .store import StoredTrajectory, TrajectoryStore
-    from .trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
-    from .tree import run_attempts
+    from .episodes.branching import Branching
+    from .episodes.limits import Limits
+    from .episodes.multi_turn import MultiTurn, SingleTurn
+    from .episodes.retry import Executor, retrying, stable_seed
+    from .episodes.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+    from .episodes.tree import run_attempts
+    from .pools.env_pool import EnvPool
+    from .rollouts.buffer import Buffer, Group
+    from .store.store import StoredTrajectory, TrajectoryStore
 
 _MODULES = {
-    "Branching": "branching",
-    "Buffer": "buffer",
-    "EndReason": "trajectory",
-    "EnvPool": "env_pool",
-    "Executor": "retry",
-    "Failure": "trajectory",
-    "FailureKind": "trajectory",
-    "Group": "buffer",
-    "Limits": "limits",
-    "MultiTurn": "multi_turn",
-    "SingleTurn": "multi_turn",
-    "StoredTrajectory": "store",
-    "Trajectory": "trajectory",
-    "TrajectoryStore": "store",
-    "TurnEnd": "trajectory",
-    "retrying": "retry",
-    "run_attempts": "tree",
-    "stable_seed": "retry",
+    "Branching": "episodes.branching",
+    "Buffer": "rollouts.buffer",
+    "EndReason": "episodes.trajectory",
+    "EnvPool": "pools.env_pool",
+    "Executor": "episodes.retry",
+    "Failure": "episodes.trajectory",
+    "FailureKind": "episodes.trajectory",
+    "Group": "rollouts.buffer",
+    "Limits": "episodes.limits",
+    "MultiTurn": "episodes.multi_turn",
+    "SingleTurn": "episodes.multi_turn",
+    "StoredTrajectory": "store.store",
+    "Trajectory": "episodes.trajectory",
+    "TrajectoryStore": "store.store",
+    "TurnEnd": "episodes.trajectory",
+    "retrying": "episodes.retry",
+    "run_attempts": "episodes.tree",
+    "stable_seed": "episodes.retry",
 }
 
 __all__ = [

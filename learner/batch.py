@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..agents.images import Images
 from ..agents.sequence import Sequence
 from ..errors import TrajectoryError
-from ..executors.trajectory import Trajectory
+from ..executors.episodes.trajectory import Trajectory
 
 
 @dataclass(frozen=True)

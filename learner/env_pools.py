@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import CheckpointError
-from ..executors.fleet import Fleet
+from ..executors.fleet.fleet import Fleet
 from ..executors.pools.base import Kept
 from ..executors.pools.known_states import KnownStates
 from ..executors.pools.states import complaint, shared_out

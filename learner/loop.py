@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..executors.buffer import Group
-from ..executors.failures import check_failures
-from ..executors.schedule import step_record, to_row
-from ..executors.trajectory import Trajectory
+from ..executors.episodes.failures import check_failures
+from ..executors.episodes.trajectory import Trajectory
+from ..executors.rollouts.buffer import Group
+from ..executors.rollouts.schedule import step_record, to_row
 from .advantages import NEEDS_TEACHER
 from .batch import Batch, assemble
 from .loop_parts import InterruptedStepError, LoopSettings, LoopState, Parts

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from ..agents.base import Sampling
 from ..envs.task import Task
 from ..errors import TurnGymError
-from ..executors.dispatch import RolloutState
-from ..executors.fleet import Fleet
-from ..executors.rollouts import Rollouts
+from ..executors.fleet.fleet import Fleet
+from ..executors.rollouts.dispatch import RolloutState
+from ..executors.rollouts.rollouts import Rollouts
 from .env_pools import EnvPools
 from .losses.objective import Objective
 from .losses.value import ValueObjective

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ..executors.bursts import Bursts
-from ..executors.draws import TaskSource
-from ..executors.fleet import Fleet
-from ..executors.following import FollowingRollouts
-from ..executors.rollouts import Rollouts
-from ..executors.schedule import RolloutSchedule, read_schedule
-from ..executors.scheduled_fleet import ScheduledFleet
+from ..executors.fleet.fleet import Fleet
+from ..executors.rollouts.bursts import Bursts
+from ..executors.rollouts.draws import TaskSource
+from ..executors.rollouts.following import FollowingRollouts
+from ..executors.rollouts.rollouts import Rollouts
+from ..executors.rollouts.schedule import RolloutSchedule, read_schedule
+from ..executors.rollouts.scheduled_fleet import ScheduledFleet
 from .run.from_settings import pace, rollout_plan
 from .run.settings import TrainSettings
 

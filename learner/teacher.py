@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ray.exceptions import RayError
 
 from ..errors import ConfigError, DeadlineError, EngineDeadError
-from ..executors.ray_calls import call_all, death_of, from_ray
+from ..executors.fleet.ray_calls import call_all, death_of, from_ray
 from .batch import Batch
 
 _POLL_S = 0.2

@@ -14,8 +14,8 @@ import numpy as np
 from ..agents.base import Sampling
 from ..errors import WeightSyncError
 from ..executors.engines.base import UpdateMode
-from ..executors.fleet import Fleet
-from ..executors.fleet_engine import EngineRef
+from ..executors.fleet.fleet import Fleet
+from ..executors.fleet.fleet_engine import EngineRef
 from .batch import Batch
 from .ranks.group import Ranks
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turngym.executors.store import TrajectoryStore
-from turngym.executors.trajectory import Trajectory
+from turngym.executors.episodes.trajectory import Trajectory
+from turngym.executors.store.store import TrajectoryStore
 
 from .test_training import options, rows, summary, train
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turngym.executors.store import TrajectoryStore
+from turngym.executors.store.store import TrajectoryStore
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(420)]
 

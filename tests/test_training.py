@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from turngym.config import TrainConfig, read_yaml
-from turngym.executors.store import TrajectoryStore
+from turngym.executors.store.store import TrajectoryStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(420)]
 

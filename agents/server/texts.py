@@ -28,8 +28,8 @@ class KnownTexts:
     def add_told(self, told: str, read: Read, action: Action, node: Node) -> None:
         """Remember a context with what a client was told of its answer, which lacks what ended it.
 
-        Who goes on from it by text may write that, too: the end of the turn, or the stop string. It has been sampled, so
-        it is not shown again.
+        Who goes on from it by text may write that, too: the end of the turn, or the stop string. It has been sampled,
+        so it is not shown again.
         """
         hidden = action.raw[len(read.content) :] if action.raw.startswith(read.content) else ""
         stop = read.stop if read.stop and hidden.startswith(read.stop) else ""

@@ -17,11 +17,11 @@ from cluster_work import NO_END, EndlessTasks, Episode, Workload
 from turngym.agents.base import Sampling
 from turngym.agents.sequence import Sequence
 from turngym.envs.task import Task
-from turngym.executors.dispatch import Dispatcher, RolloutPlan
 from turngym.executors.engines.base import UpdateMode
-from turngym.executors.fleet_engine import Order, Outcome
-from turngym.executors.pacing import Pace
-from turngym.executors.trajectory import EndReason, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Trajectory, TurnEnd
+from turngym.executors.fleet.fleet_engine import Order, Outcome
+from turngym.executors.rollouts.dispatch import Dispatcher, RolloutPlan
+from turngym.executors.rollouts.pacing import Pace
 
 SAMPLING = Sampling(max_tokens=1)  # what is sampled is the workload's affair
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turngym.envs.task import Task
-from turngym.executors.draws import Draw
+from turngym.executors.rollouts.draws import Draw
 
 NO_END = 10**9  # batches and tasks: a run is cut off in the middle of its work, not at its end
 

@@ -23,9 +23,9 @@ from turngym.agents.tokenizer import load_tokenizer
 from turngym.envs.base import AsyncEnv
 from turngym.envs.task import Task
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.pools.env_pool import EnvPool
 
 GOAL = 0.90
 TURNS = 3

@@ -29,11 +29,11 @@ from turngym.agents.tokenizer import Codec
 from turngym.envs.base import AsyncEnv, Env
 from turngym.envs.task import Task
 from turngym.executors.engines.scripted import SCRIPTED_LOGPROB, Reply, Request, ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
-from turngym.executors.rollout_actor import GC_THRESHOLD
-from turngym.executors.trajectory import EndReason
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.episodes.trajectory import EndReason
+from turngym.executors.fleet.rollout_actor import GC_THRESHOLD
+from turngym.executors.pools.env_pool import EnvPool
 
 GOAL = 0.5
 GOAL_PEAK_GIB = 8

@@ -21,9 +21,9 @@ from turngym.agents.chat import ChatAgent
 from turngym.agents.tokenizer import Codec
 from turngym.envs.base import AsyncEnv
 from turngym.envs.task import Task
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.pools.env_pool import EnvPool
 
 GOAL = 2.0  # times the bare arrays' bytes
 TURN_TOKENS = 200

@@ -22,9 +22,9 @@ import pyarrow.parquet
 from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.sequence import Sequence, SequenceBuilder
 from turngym.envs.task import Task
-from turngym.executors.store import TrajectoryStore
-from turngym.executors.store_format import from_record, to_record
-from turngym.executors.trajectory import EndReason, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Trajectory, TurnEnd
+from turngym.executors.store.format import from_record, to_record
+from turngym.executors.store.store import TrajectoryStore
 
 GOAL = 2.0  # times as quick to write as plain lines, in half the space
 TURNS = 8

@@ -24,7 +24,7 @@ from turngym.agents.server.server import Server
 from turngym.agents.tokenizer import load_tokenizer
 from turngym.executors.engines.scripted import ScriptedEngine
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
-from turngym.executors.rollout_actor import GC_THRESHOLD
+from turngym.executors.fleet.rollout_actor import GC_THRESHOLD
 
 SAID = "The third word of this line names a colour, and what comes next is a town, as far as anybody can tell from it."
 GPU_SHARE = 0.3  # of its memory, which vLLM's own server beside it takes too

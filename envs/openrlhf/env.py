@@ -23,7 +23,8 @@ _MULTI_TURN = "MultiTurnAgentExecutor"  # by name: it may be that of an installe
 class AgentFile(AsyncEnv):
     """The agent of a file written for OpenRLHF's `--train.agent_func_path`: its text is appended token for token.
 
-    An executor with an `execute` of its own has no steps, and cannot be reset; it is for `executors.agent_file`.
+    An executor with an `execute` of its own has no steps, and cannot be reset; it is for
+    `executors.own_agents.agent_file`.
 
     Args:
         path: The file; it exports `AgentExecutor`.

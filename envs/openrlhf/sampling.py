@@ -64,7 +64,7 @@ class SamplingParams:
 
 
 def changes(params: object, given: SamplingParams, source: str) -> dict[str, Any]:
-    """Return what is to be sampled otherwise than `given` says, as `executors.turn_sampling` takes it.
+    """Return what is to be sampled otherwise than `given` says, as `executors.episodes.turn_sampling` takes it.
 
     Args:
         params: Ours, or vLLM's, of which `max_tokens` does not count (it is 16 unless set; OpenRLHF overwrites it too).

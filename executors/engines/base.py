@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...agents.base import Generator
 from ...errors import EngineError
-from ..weights import Bucket
+from .weights import Bucket
 
 
 class Scorer(Protocol):

@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from ..weights import Bucket
 from . import control_checks as control
 from . import sampling_checks as sampling
 from . import scoring_checks as scoring
 from . import shape_checks as shape
 from .base import Engine
 from .probe import Probe
+from .weights import Bucket
 
 
 @dataclass(frozen=True)

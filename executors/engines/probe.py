@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.base import Completion, Sampling
-from ..weights import Bucket
 from .base import Engine
+from .weights import Bucket
 
 
 @dataclass(frozen=True)

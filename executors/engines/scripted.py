@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from ...agents.base import Completion, RequestRefusedError, Sampling, TopLogprobs
 from ...agents.images import Images
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
-from ..transports import open_bucket
-from ..weights import Bucket, checksum, views
 from .base import UpdateMode, check_room, check_scorable
 from .lockstep import Ask
 from .script import SCRIPTED_LOGPROB, Reply, Request, Script, script_of
 from .scripted_work import Work
 from .toy_policy import ToyPolicy
+from .transports import open_bucket
 from .version_spans import VersionSpans
+from .weights import Bucket, checksum, views
 
 __all__ = ["SCRIPTED_LOGPROB", "Reply", "Request", "Script", "ScriptedEngine"]
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ...agents.base import Completion, Sampling
 from ...agents.images import Images
 from ...errors import DeadlineError, EngineDeadError, EngineError, WeightSyncError
-from ..weights import Bucket
 from .base import UpdateMode, check_room, check_scorable
 from .lockstep import Ask
 from .version_spans import VersionSpans
@@ -22,6 +21,7 @@ from .vllm_adapter import adapter_request
 from .vllm_child import VllmChild
 from .vllm_config import VllmConfig
 from .vllm_requests import completion_of, prompt_of, sampling_params, scores_of, scoring_params
+from .weights import Bucket
 
 __all__ = ["VllmConfig", "VllmEngine"]
 

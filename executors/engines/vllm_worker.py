@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from ...errors import WeightSyncError
-from ..transports import open_bucket
-from ..weights import Bucket, checksum, views
+from .transports import open_bucket
 from .vllm_adapter import ADAPTER_ID, adapter_request
+from .weights import Bucket, checksum, views
 
 _PR_SET_PDEATHSIG = 1
 # An engine must not outlive the actor that owns it, however that one dies.

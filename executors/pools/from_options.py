@@ -6,9 +6,9 @@ import os
 
 from ...envs.options import EnvPoolOptions
 from ...errors import ConfigError
-from ..env_pool import EnvPool
 from .base import Host
 from .env_classes import EnvClasses
+from .env_pool import EnvPool
 from .local import LocalHost
 from .on_loop import LoopHost
 from .processes import ProcessHost

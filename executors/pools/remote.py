@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from ...envs.options import EnvPoolOptions
 from ...errors import ConfigError, DeadlineError, EnvLostError, EnvUnavailableError, WorkerError
-from ..ray_calls import first_line, from_ray
+from ..fleet.ray_calls import first_line, from_ray
 from .base import EnvFactory, Host, HostCounts, Kept, States, Ticket, in_background, name_of
 from .line import Line
 from .remote_slot import Slot, unschedulable

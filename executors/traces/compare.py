@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...agents.sequence import BEFORE_FIRST_TURN
-from ..store_format import plain
-from ..trajectory import EndReason, FailureKind, Trajectory
+from ..episodes.trajectory import EndReason, FailureKind, Trajectory
+from ..store.format import plain
 from .turns import Turn, context_of, turns_of
 
 Decode = Callable[[list[int]], str]

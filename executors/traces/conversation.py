@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...envs.images import Image
 from ...envs.messages import Message
-from ..store_format import plain
-from ..trajectory import Failure, Trajectory
+from ..episodes.trajectory import Failure, Trajectory
+from ..store.format import plain
 from .recording import Recorded
 from .terminal import one_line, shown
 from .turns import Turn, turns_of

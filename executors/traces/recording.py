@@ -7,9 +7,9 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...registry import nearest
-from ..store import Complain, StoredTrajectory, read_part
-from ..store_parts import parts_in, step_of
-from ..trajectory import EndReason, FailureKind, Trajectory
+from ..episodes.trajectory import EndReason, FailureKind, Trajectory
+from ..store.parts import parts_in, step_of
+from ..store.store import Complain, StoredTrajectory, read_part
 from .options import Selection
 
 SPLITS = ("train", "eval")

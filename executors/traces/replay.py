@@ -17,12 +17,12 @@ from ...agents.tokenizer import Codec, load_tokenizer
 from ...envs.factory import EnvFactory
 from ...errors import EngineError
 from ...sandbox.registration import close_shared
-from ..agent_file import AgentFileExecutor, make_executor
 from ..engines.scripted import Reply, Request, ScriptedEngine
-from ..env_pool import EnvPool
+from ..episodes.trajectory import Trajectory, TurnEnd
 from ..options import RolloutOptions
-from ..store import Complain
-from ..trajectory import Trajectory, TurnEnd
+from ..own_agents.agent_file import AgentFileExecutor, make_executor
+from ..pools.env_pool import EnvPool
+from ..store.store import Complain
 from .compare import Decode, Difference, first_difference
 from .options import ReplayOptions, Selection
 from .progress import Progress

@@ -10,9 +10,9 @@ import numpy as np
 from ...agents.tokenizer import Codec, load_tokenizer
 from ...envs.rewards import AnyReward, load_reward, reward_of
 from ...errors import ConfigError, TurnGymError
-from ..failures import Stage, failure_of
-from ..store import Complain, TrajectoryStore
-from ..trajectory import EndReason, Trajectory
+from ..episodes.failures import Stage, failure_of
+from ..episodes.trajectory import EndReason, Trajectory
+from ..store.store import Complain, TrajectoryStore
 from .options import RescoreOptions, Selection
 from .progress import Progress
 from .recording import Part, Recorded, Recording, check_selection, episodes_of, none_selected, open_recording

@@ -8,8 +8,8 @@ import numpy as np
 from ...agents.frameworks.factory import KINDS
 from ...agents.tokenizer import Codec
 from ...envs.openrlhf.recognise import is_agent_file
-from ..branch_texts import texts
-from ..trajectory import Trajectory
+from ..episodes.trajectory import Trajectory
+from ..own_agents.branch_texts import texts
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from ...envs.openrlhf.recognise import is_agent_file
 from ...envs.options import DataOptions, EnvPoolOptions, RewardOptions
 from ...envs.resolution import resolve
 from ...errors import ConfigError
-from ..limits import Limits
+from ..episodes.limits import Limits
 from ..options import RolloutOptions
-from ..run_agent import asks_server
+from ..own_agents.run_agent import asks_server
 from .options import ReplayOptions
 
 Options = TypeVar("Options")

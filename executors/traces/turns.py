@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...agents.sequence import BEFORE_FIRST_TURN, Sequence, SequenceBuilder
 from ...envs.messages import Message
-from ..trajectory import Trajectory, TurnEnd
+from ..episodes.trajectory import Trajectory, TurnEnd
 
 Number = TypeVar("Number", np.int32, np.float32)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...registry import nearest
-from ..store import Complain
-from ..store_format import stored_record
+from ..store.format import stored_record
+from ..store.store import Complain
 from .conversation import print_episode
 from .options import Selection, ViewOptions
 from .recording import Recorded, check_selection, none_selected, open_recording

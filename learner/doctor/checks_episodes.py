@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ...executors.trajectory import Failure, FailureKind, Trajectory, TurnEnd
+from ...executors.episodes.trajectory import Failure, FailureKind, Trajectory, TurnEnd
 from .finding import Finding, Severity, Stage, check
 from .folder import EVALUATIONS, TRAIN_EPISODES, Run
 from .series import span

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError, TrajectoryError
-from ...executors.store import StoredTrajectory, read_records
-from ...executors.store_format import from_record
-from ...executors.store_parts import parts_in
+from ...executors.store.format import from_record
+from ...executors.store.parts import parts_in
+from ...executors.store.store import StoredTrajectory, read_records
 from .series import Series
 
 Json = dict[str, Any]  # Any: JSON

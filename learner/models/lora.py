@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError, MissingPackageError
-from ...executors.weights import TensorSpec
+from ...executors.engines.weights import TensorSpec
 from ..options import DsOptions, LoraOptions
 from .vision import EYES, has_eyes
 

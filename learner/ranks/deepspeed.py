@@ -11,7 +11,8 @@ from typing import Any, Literal
 import torch
 
 from ...errors import CheckpointError, ConfigError
-from ...executors.weights import TensorSpec
+from ...executors.engines.weights import TensorSpec
+from ..models.dtypes import DTYPES, check_trainable
 from ..models.lora import Adapters, add_lora, disabled_adapters, quantization
 from ..models.value_model import HEAD, load_value_model
 from ..models.vision import attention_for, freeze_eyes, policy_class
@@ -19,8 +20,6 @@ from ..options import LoraOptions
 from .muon import Muon
 from .optimizers import OptimizerConfig, is_offloaded, make_optimizer, rate_shares
 from .random_state import random_state, restore_random_state
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,7 @@ class DeepSpeedStrategy:
 
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.device = device
+        check_trainable(config.param_dtype)
         self._is_scaled = config.param_dtype == "fp16"
         settings = _settings(config, self.world_size, device)
         hf_config = HfDeepSpeedConfig(settings)  # from_pretrained shards while it loads, as long as this lives

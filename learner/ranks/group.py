@@ -8,8 +8,8 @@ import ray
 from numpy.typing import NDArray
 
 from ...errors import CheckpointError, DeadlineError, LearnerError, WorkerError
-from ...executors.ray_calls import call_all
-from ...executors.weights import Bucket
+from ...executors.engines.weights import Bucket
+from ...executors.fleet.ray_calls import call_all
 from ..batch import Batch
 from ..losses.aggregations import Totals, count_totals
 from ..metrics import Metrics, merge, values

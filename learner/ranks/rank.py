@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import CheckpointError, LearnerError
-from ...executors.devices import take_devices
-from ...executors.ray_calls import first_line
-from ...executors.weights import Bucket, TensorSpec
+from ...executors.engines.weights import Bucket, TensorSpec
+from ...executors.fleet.devices import take_devices
+from ...executors.fleet.ray_calls import first_line
 from ..batch import Batch
 from ..losses.aggregations import Totals
 from ..metrics import Metrics, merge
@@ -28,7 +28,7 @@ from .roles import AnyObjective, Role
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...executors.transports import BucketWriter
+    from ...executors.engines.transports import BucketWriter
     from .ema import Ema
 
 _WRITER_ERRORS = ("PytorchStreamWriter", "inline_container", "iostream error")  # torch has no type for them
@@ -160,7 +160,7 @@ class LearnerRank:
 
     def plan_export(self, dtype: str) -> int:
         """Lay out the buckets, with floating tensors as `dtype`, and return how many there are."""
-        from ...executors.transports import CudaIpcWriter, ShmWriter
+        from ...executors.engines.transports import CudaIpcWriter, ShmWriter
         from .strategy import buckets
 
         specs = [TensorSpec(spec.name, dtype, spec.shape) for spec in self._model("actor").export_specs()]

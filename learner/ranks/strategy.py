@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ...executors.weights import TensorSpec
+from ...executors.engines.weights import TensorSpec
 from ..models.lora import Adapters
 
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...agents.tokenizer import Codec
 from ...errors import ConfigError, TrajectoryError
-from ...executors.trajectory import Trajectory
+from ...executors.episodes.trajectory import Trajectory
 from ..batch import Batch
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...envs.options import RewardOptions
 from ...errors import ConfigError, TrajectoryError
-from ...executors.trajectory import EndReason, Trajectory, TurnEnd
+from ...executors.episodes.trajectory import EndReason, Trajectory, TurnEnd
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from ...agents.tokenizer import Codec, load_tokenizer
 from ..models.attention import PACKED, check_context, check_packable
+from ..models.dtypes import DTYPES
 from ..models.value_model import load_value_model, token_values
 from .scoring import Normalization, TokenIds, last_values, normalization, rows_batch
 from .serve_options import ServeRmOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True)

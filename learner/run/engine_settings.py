@@ -5,8 +5,8 @@ from ...agents.template_kwargs import parse_template_kwargs
 from ...errors import ConfigError
 from ...executors.engines.vllm import VllmConfig
 from ...executors.engines.vllm_adapter import Adapter
-from ...executors.limits import Limits
-from ...executors.rollout_actor import RolloutConfig
+from ...executors.episodes.limits import Limits
+from ...executors.fleet.rollout_actor import RolloutConfig
 from ...registry import nearest
 from .inputs import Inputs, model_place
 from .placement import Layout

@@ -15,10 +15,10 @@ from rich.table import Table
 from ...agents.chat import agent_for
 from ...agents.tokenizer import load_tokenizer
 from ...errors import ConfigError
-from ...executors.buffer import Group
-from ...executors.fleet import Fleet
-from ...executors.fleet_engine import EngineRef
-from ...executors.ray_calls import call_all
+from ...executors.fleet.fleet import Fleet
+from ...executors.fleet.fleet_engine import EngineRef
+from ...executors.fleet.ray_calls import call_all
+from ...executors.rollouts.buffer import Group
 from ..models.attention import check_context
 from ..models.teacher_model import ACTOR_OPTION, model_config
 from ..rollout_choice import make_rollouts

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, StoreError
-from ...executors.store import TrajectoryStore
-from ...executors.store_parts import append_whole
+from ...executors.store.parts import append_whole
+from ...executors.store.store import TrajectoryStore
 
 METRICS, SCHEDULE = "metrics.jsonl", "schedule.jsonl"
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from ...agents.base import Sampling
-from ...executors.branching import Branching
-from ...executors.dispatch import RolloutPlan
 from ...executors.engines.base import UpdateMode
-from ...executors.pacing import Pace
+from ...executors.episodes.branching import Branching
+from ...executors.rollouts.dispatch import RolloutPlan
+from ...executors.rollouts.pacing import Pace
 from ...registry import with_absolute_file
 from ..advantages import NEEDS_TEACHER
 from ..loop_parts import LoopSettings

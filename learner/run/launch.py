@@ -4,8 +4,8 @@ import os
 from contextlib import ExitStack
 
 from ...errors import ConfigError
-from ...executors.fleet import Fleet
-from ...executors.ray_calls import call_all
+from ...executors.fleet.fleet import Fleet
+from ...executors.fleet.ray_calls import call_all
 from ..advantages import NEEDS_TEACHER
 from ..ranks.role_plan import GroupPlan
 from ..ranks.roles import Roles

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ...executors.engines.transports import sweep_leftovers
 from ...executors.engines.vllm import VllmConfig
-from ...executors.fleet import Fleet
+from ...executors.fleet.fleet import Fleet
+from ...executors.fleet.rollout_actor import RolloutActor, RolloutConfig
+from ...executors.fleet.scoring_actor import ScoringActor
 from ...executors.pools.known_states import KnownStates
-from ...executors.rollout_actor import RolloutActor, RolloutConfig
-from ...executors.scoring_actor import ScoringActor
-from ...executors.transports import sweep_leftovers
 from ..ranks.group import CONTROL_GROUP, Ranks
 from ..ranks.packing import MicroBatching
 from ..ranks.rank import LearnerRank, RankConfig

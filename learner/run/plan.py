@@ -12,8 +12,8 @@ from ...agents.tokenizer import load_tokenizer
 from ...envs.factory import EnvFactory
 from ...envs.openrlhf.env import is_multi_turn, shared_executor, takes_images
 from ...errors import ConfigError
-from ...executors.run_agent import asks_server
-from ...executors.schedule import RolloutSchedule
+from ...executors.own_agents.run_agent import asks_server
+from ...executors.rollouts.schedule import RolloutSchedule
 from ..advantages import NEEDS_TEACHER, NEEDS_VALUES
 from ..losses.objective import Objective
 from ..losses.value import ValueObjective

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import StoreError
-from ...executors.store import TrajectoryStore
-from ...executors.trajectory import Trajectory
+from ...executors.episodes.trajectory import Trajectory
+from ...executors.store.store import TrajectoryStore
 from .folder import RunFolder
 
 Say = Callable[[str], None]

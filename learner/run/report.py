@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...executors.buffer import Group
-from ...executors.trajectory import Trajectory
+from ...executors.episodes.trajectory import Trajectory
+from ...executors.rollouts.buffer import Group
 
 STAGES = ("rollout", "score", "train", "sync", "eval", "save")
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from ...errors import CheckpointError
-from ...executors.buffer_file import FINISHED, write_finished
+from ...executors.rollouts.buffer_file import FINISHED, write_finished
 from ..loop_parts import LoopState, Parts
 from .report import Scores
 

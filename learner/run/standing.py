@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import CheckpointError, LearnerError, TurnGymError
-from ...executors.buffer import Group
-from ...executors.buffer_file import FINISHED, read_finished
-from ...executors.rollouts import Rollouts
+from ...executors.rollouts.buffer import Group
+from ...executors.rollouts.buffer_file import FINISHED, read_finished
+from ...executors.rollouts.rollouts import Rollouts
 from ..loop import run_loop
 from ..loop_parts import LoopSettings, LoopState, Parts
 from ..losses.kl_controller import resumed_coef

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...executors.buffer import Group
+from ...executors.rollouts.buffer import Group
 from ..advantages import AdvantageInputs, estimate
 from ..batch import Batch
 from ..loop_parts import LoopSettings, LoopState

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...envs.mixed_tasks import member_of
-from ...executors.trajectory import Trajectory
+from ...executors.episodes.trajectory import Trajectory
 
 
 def rollout_metrics(

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ...agents.base import Sampling
 from ...envs.task import Task
-from ...executors.buffer import Group
-from ...executors.rollouts import Rollouts
+from ...executors.rollouts.buffer import Group
+from ...executors.rollouts.rollouts import Rollouts
 from ..run.progress import Progress
 from .attempts import member_means
 from .pass_at_k import Tries, mean_pass_at

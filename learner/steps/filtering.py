@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...errors import ConfigError, TrajectoryError
-from ...executors.buffer import Group
+from ...executors.rollouts.buffer import Group
 from ..options import AlgoOptions
 
 VERDICTS = ("kept", "without_spread", "out_of_range", "without_valid")

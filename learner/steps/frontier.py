@@ -9,7 +9,7 @@ import numpy as np
 from ...envs.mixed_tasks import pass_order
 from ...envs.task import Task
 from ...errors import ConfigError
-from ...executors.draws import Draw
+from ...executors.rollouts.draws import Draw
 
 
 @dataclass(frozen=True)

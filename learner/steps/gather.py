@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...executors.buffer import Finished, Group
-from ...executors.trajectory import Trajectory
+from ...executors.episodes.trajectory import Trajectory
+from ...executors.rollouts.buffer import Finished, Group
 from ..loop_parts import InterruptedStepError, LoopSettings, Parts
 from ..rewards.shaping import Floats
 from .rewards import StepRewards, model_scores_of, verdicts, weighed

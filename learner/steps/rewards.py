@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...executors.buffer import Group
+from ...executors.rollouts.buffer import Group
 from ..loop_parts import InterruptedStepError, LoopSettings, Parts
 from ..rewards.scoring import model_scores, reward_batch
 from ..rewards.shaping import Floats, ShapedRewards, shape_rewards

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...envs.messages import Message
 from ...errors import TrajectoryError
-from ...executors.branching import shared_turn
-from ...executors.buffer import Group
-from ...executors.trajectory import Trajectory
+from ...executors.episodes.branching import shared_turn
+from ...executors.episodes.trajectory import Trajectory
+from ...executors.rollouts.buffer import Group
 
 NO_STATE = -1
 

@@ -16,10 +16,10 @@ from turngym.envs.factory import EnvFactory
 from turngym.executors.engines.lockstep import Lockstep
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.engines.vllm import VllmConfig
-from turngym.executors.failover import Failover
-from turngym.executors.fleet_engine import Burst, Order, Outcome
-from turngym.executors.limits import Limits
-from turngym.executors.rollout_actor import RolloutActor, RolloutConfig
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.fleet.failover import Failover
+from turngym.executors.fleet.fleet_engine import Burst, Order, Outcome
+from turngym.executors.fleet.rollout_actor import RolloutActor, RolloutConfig
 
 WAIT_S = 60.0
 FIRST_LETTER = 64  # the tiny model's token for "a"

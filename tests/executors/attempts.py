@@ -7,9 +7,9 @@ import numpy as np
 from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.sequence import SequenceBuilder
 from turngym.envs.task import Task
-from turngym.executors.draws import Draw
-from turngym.executors.fleet_engine import Order, Outcome
-from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.fleet.fleet_engine import Order, Outcome
+from turngym.executors.rollouts.draws import Draw
 
 SAMPLING = Sampling(max_tokens=8)
 BROKEN = Failure(FailureKind.ENV, "broken", 0)

@@ -14,9 +14,9 @@ from turngym.envs.messages import RawText
 from turngym.envs.task import Task
 from turngym.errors import TemplateError
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.pools.env_pool import EnvPool
 
 MERGED = 256  # one token for the two bytes of "ab": another way to write them
 

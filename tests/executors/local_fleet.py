@@ -11,12 +11,12 @@ import numpy as np
 
 from turngym.agents.base import Completion
 from turngym.errors import DeadlineError, EngineDeadError
-from turngym.executors.buffer import Group
 from turngym.executors.engines.scripted import ScriptedEngine
-from turngym.executors.failover import Failover
-from turngym.executors.fleet_engine import Order, Outcome
-from turngym.executors.retry import Executor, retrying
-from turngym.executors.trajectory import FailureKind
+from turngym.executors.episodes.retry import Executor, retrying
+from turngym.executors.episodes.trajectory import FailureKind
+from turngym.executors.fleet.failover import Failover
+from turngym.executors.fleet.fleet_engine import Order, Outcome
+from turngym.executors.rollouts.buffer import Group
 
 WAIT_S = 30.0
 

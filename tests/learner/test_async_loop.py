@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from turngym.errors import CheckpointError, EngineDeadError, WorkerError
-from turngym.executors import rollouts as rollouts_module
-from turngym.executors.pacing import Pace
+from turngym.executors.episodes.trajectory import FailureKind
 from turngym.executors.pools import breaker
-from turngym.executors.schedule import read_schedule
-from turngym.executors.trajectory import FailureKind
+from turngym.executors.rollouts import rollouts as rollouts_module
+from turngym.executors.rollouts.pacing import Pace
+from turngym.executors.rollouts.schedule import read_schedule
 from turngym.learner.options import AlgoOptions
 
 from .toy_run import KL, Coin, Running, Toy, surviving, trained, wanted

@@ -10,7 +10,7 @@ from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.sequence import SequenceBuilder
 from turngym.envs.task import Task
 from turngym.errors import TrajectoryError
-from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 from turngym.learner.batch import assemble, concatenate
 
 

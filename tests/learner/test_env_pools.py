@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from turngym.errors import CheckpointError, DeadlineError
-from turngym.executors.fleet_engine import EngineRef, EngineState, Status
+from turngym.executors.fleet.fleet_engine import EngineRef, EngineState, Status
 from turngym.executors.pools.base import Kept
 from turngym.executors.pools.known_states import KnownStates
 from turngym.learner import env_pools

@@ -12,11 +12,11 @@ from turngym.agents.base import Sampling
 from turngym.agents.sequence import Sequence as Tokens
 from turngym.envs.task import Task
 from turngym.errors import EngineDeadError, TrajectoryError
-from turngym.executors.buffer import Group
-from turngym.executors.dispatch import Dispatcher, RolloutPlan, Taken
-from turngym.executors.fleet_engine import Order, Outcome
-from turngym.executors.pacing import Pace
-from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.fleet.fleet_engine import Order, Outcome
+from turngym.executors.rollouts.buffer import Group
+from turngym.executors.rollouts.dispatch import Dispatcher, RolloutPlan, Taken
+from turngym.executors.rollouts.pacing import Pace
 from turngym.learner.loop import run_loop
 from turngym.learner.loop_parts import LoopSettings, LoopState, Parts
 from turngym.learner.losses.objective import Objective

@@ -6,8 +6,8 @@ import pytest
 
 from turngym.envs.base import Env
 from turngym.envs.task import Task
-from turngym.executors import rollouts as rollouts_module
-from turngym.executors.pacing import Pace
+from turngym.executors.rollouts import rollouts as rollouts_module
+from turngym.executors.rollouts.pacing import Pace
 
 from .toy_run import Running, Toy
 

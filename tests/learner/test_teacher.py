@@ -12,7 +12,7 @@ import ray
 
 from turngym.errors import ConfigError, DeadlineError, EngineDeadError, EngineError
 from turngym.executors.engines.toy_policy import ToyPolicy
-from turngym.executors.ray_calls import call_all
+from turngym.executors.fleet.ray_calls import call_all
 from turngym.learner import teacher as teacher_module
 from turngym.learner.batch import Batch
 from turngym.learner.teacher import Teacher

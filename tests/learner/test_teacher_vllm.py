@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from turngym.config import TrainConfig, read_yaml
-from turngym.executors.ray_calls import call_all
+from turngym.executors.fleet.ray_calls import call_all
 from turngym.learner.batch import Batch
 from turngym.learner.run.engine_settings import teacher_config
 from turngym.learner.run.placement import Cluster, Layout

@@ -8,8 +8,8 @@ import pytest
 
 from turngym.errors import WeightSyncError
 from turngym.executors.engines.base import UpdateMode
-from turngym.executors.fleet_engine import EngineRef
-from turngym.executors.weights import Bucket
+from turngym.executors.engines.weights import Bucket
+from turngym.executors.fleet.fleet_engine import EngineRef
 from turngym.learner.weight_sync import WeightSync
 
 

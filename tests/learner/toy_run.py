@@ -22,17 +22,17 @@ from typing import Any, cast
 from turngym.agents.base import Sampling
 from turngym.envs.base import Env
 from turngym.envs.task import Task
-from turngym.executors import rollouts as rollouts_module
-from turngym.executors.dispatch import RolloutPlan, Taken
 from turngym.executors.engines.scripted import Reply, Request, ScriptedEngine
-from turngym.executors.env_pool import EnvFactory, EnvPool
-from turngym.executors.fleet_engine import EngineRef
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
-from turngym.executors.pacing import Pace
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.episodes.retry import Executor
+from turngym.executors.fleet.fleet_engine import EngineRef
+from turngym.executors.pools.env_pool import EnvFactory, EnvPool
 from turngym.executors.pools.known_states import KnownStates
-from turngym.executors.retry import Executor
-from turngym.executors.rollouts import Rollouts
+from turngym.executors.rollouts import rollouts as rollouts_module
+from turngym.executors.rollouts.dispatch import RolloutPlan, Taken
+from turngym.executors.rollouts.pacing import Pace
+from turngym.executors.rollouts.rollouts import Rollouts
 from turngym.learner.env_pools import STATES, EnvPools
 from turngym.learner.loop_parts import LoopSettings, Parts
 from turngym.learner.losses.objective import Objective

@@ -13,11 +13,11 @@ from turngym.agents.frameworks.factory import resolve_agent
 from turngym.envs.base import Env
 from turngym.envs.task import Task
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
-from turngym.executors.openai_server import AgentEpisodes
-from turngym.executors.trajectory import Trajectory
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.episodes.trajectory import Trajectory
+from turngym.executors.own_agents.openai_server import AgentEpisodes
+from turngym.executors.pools.env_pool import EnvPool
 
 SAMPLING = Sampling(max_tokens=512)
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,9 +9,9 @@ from turngym.agents.frameworks.factory import resolve_agent
 from turngym.envs import watched_loops
 from turngym.envs.task import Task
 from turngym.errors import ConfigError
-from turngym.executors.limits import Limits
-from turngym.executors.openai_server import AgentEpisodes
-from turngym.executors.trajectory import FailureKind
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.trajectory import FailureKind
+from turngym.executors.own_agents.openai_server import AgentEpisodes
 
 TASK = Task(id="t", prompt="How are you?", label="well")
 SAMPLING = Sampling(max_tokens=64)

@@ -14,9 +14,9 @@ from turngym.agents.server.session import Session
 from turngym.envs.base import Env
 from turngym.envs.task import Task
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn, SingleTurn
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn, SingleTurn
+from turngym.executors.pools.env_pool import EnvPool
 
 SAMPLING = Sampling(max_tokens=40, temperature=0.7, top_p=0.9)
 QUESTIONS = ["How are you?", "What is your name?", " Good. \n", "Bye"]

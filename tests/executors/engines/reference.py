@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from turngym.agents.base import Completion, Sampling
 from turngym.executors.engines.base import UpdateMode
+from turngym.executors.engines.transports import CudaIpcWriter, ShmWriter
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
-from turngym.executors.transports import CudaIpcWriter, ShmWriter
-from turngym.executors.weights import Bucket, TensorSpec
+from turngym.executors.engines.weights import Bucket, TensorSpec
 
 PROMPT = np.frombuffer(b"Count: 1 2 3", np.uint8).astype(np.int32)
 Model = Any  # Any: transformers' models and peft's have no common type

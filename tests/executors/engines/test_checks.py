@@ -11,8 +11,8 @@ from turngym.agents.base import Sampling, StopReason
 from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.checks import CHECKS, check_engine
 from turngym.executors.engines.scripted import ScriptedEngine
-from turngym.executors.transports import ShmWriter
-from turngym.executors.weights import TensorSpec
+from turngym.executors.engines.transports import ShmWriter
+from turngym.executors.engines.weights import TensorSpec
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 from turngym.agents.base import Sampling
 from turngym.errors import EngineDeadError, EngineError, WeightSyncError
 from turngym.executors.engines.checks import check_engine
+from turngym.executors.engines.transports import CudaIpcWriter, ShmWriter
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
-from turngym.executors.transports import CudaIpcWriter, ShmWriter
-from turngym.executors.weights import TensorSpec
+from turngym.executors.engines.weights import TensorSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy, pytest.mark.timeout(280)]
 

@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM
 from turngym.agents.base import Sampling
 from turngym.errors import WeightSyncError
 from turngym.executors.engines.base import UpdateMode
+from turngym.executors.engines.transports import CudaIpcWriter, ShmWriter
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
 from turngym.executors.engines.vllm_adapter import Adapter
-from turngym.executors.transports import CudaIpcWriter, ShmWriter
-from turngym.executors.weights import TensorSpec
+from turngym.executors.engines.weights import TensorSpec
 
 from .reference import ends_of, kept, recomputed, sampled
 

@@ -9,11 +9,11 @@ from turngym.envs.base import AsyncEnv
 from turngym.envs.task import Task
 from turngym.errors import DeadlineError
 from turngym.executors.engines.scripted import ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.episodes.trajectory import FailureKind
 from turngym.executors.pools import abandoned
-from turngym.executors.trajectory import FailureKind
+from turngym.executors.pools.env_pool import EnvPool
 
 
 @pytest.fixture(autouse=True)

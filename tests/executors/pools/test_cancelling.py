@@ -9,11 +9,11 @@ from turngym.agents.base import Sampling
 from turngym.envs.base import AsyncEnv, Env
 from turngym.envs.task import Task
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
 from turngym.executors.pools.base import Ticket
 from turngym.executors.pools.breaker import BURST, BreakerState
+from turngym.executors.pools.env_pool import EnvPool
 from turngym.executors.pools.family import FamilyStats
 
 STAGES = ["make", "reset", "generate", "step", "queue", "breaker"]

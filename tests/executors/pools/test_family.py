@@ -6,11 +6,11 @@ import pytest
 from turngym.envs.base import AsyncEnv, Env
 from turngym.envs.task import Task
 from turngym.errors import EnvLostError, EnvUnavailableError, ProgramError
-from turngym.executors.env_pool import EnvPool
 from turngym.executors.pools import breaker as breaker_module
 from turngym.executors.pools import threads
 from turngym.executors.pools.base import Ticket
 from turngym.executors.pools.breaker import BURST, BreakerState
+from turngym.executors.pools.env_pool import EnvPool
 from turngym.executors.pools.family import Family
 from turngym.executors.pools.gate import FairGate
 from turngym.executors.pools.stats import pool_metrics

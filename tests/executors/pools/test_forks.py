@@ -9,8 +9,8 @@ import pytest
 from turngym.envs.base import Action, AsyncEnv, Env
 from turngym.envs.task import Task
 from turngym.errors import DeadlineError, EnvError, ProgramError
-from turngym.executors.env_pool import EnvPool
 from turngym.executors.pools.breaker import BURST, BreakerState
+from turngym.executors.pools.env_pool import EnvPool
 
 
 def env_classes(fork=lambda: None):

@@ -11,12 +11,12 @@ from turngym.envs.options import EnvPoolOptions
 from turngym.envs.task import Task
 from turngym.errors import DeadlineError, EnvError, EnvLostError, WorkerError
 from turngym.executors.engines.scripted import ScriptedEngine
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.episodes.retry import retrying
+from turngym.executors.episodes.trajectory import FailureKind
 from turngym.executors.pools.base import Kept
 from turngym.executors.pools.from_options import make_pool
-from turngym.executors.retry import retrying
-from turngym.executors.trajectory import FailureKind
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from turngym.envs.options import EnvPoolOptions
 from turngym.envs.task import Task
 from turngym.errors import ConfigError, DeadlineError, EnvLostError, EnvUnavailableError
 from turngym.executors.engines.scripted import ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.episodes.retry import retrying
 from turngym.executors.pools.base import Kept
+from turngym.executors.pools.env_pool import EnvPool
 from turngym.executors.pools.from_options import make_pool
 from turngym.executors.pools.remote import RemoteHost
-from turngym.executors.retry import retrying
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 

@@ -6,8 +6,8 @@ import pytest
 from turngym.envs.base import AsyncEnv, Env, Stateful
 from turngym.envs.factory import EnvFactory
 from turngym.errors import EnvError
-from turngym.executors.env_pool import EnvPool
 from turngym.executors.pools.base import Kept
+from turngym.executors.pools.env_pool import EnvPool
 from turngym.executors.pools.processes import ProcessHost
 from turngym.executors.pools.states import joined, shared_out
 

@@ -12,13 +12,13 @@ from turngym.agents.base import Sampling
 from turngym.envs.base import Action, AsyncEnv
 from turngym.envs.factory import EnvFactory
 from turngym.envs.task import Task
-from turngym.executors.branching import Branching
 from turngym.executors.engines.scripted import ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
+from turngym.executors.episodes.branching import Branching
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.episodes.tree import run_attempts
+from turngym.executors.pools.env_pool import EnvPool
 from turngym.executors.pools.watchdog import blocking_now
-from turngym.executors.tree import run_attempts
 
 
 class Base(AsyncEnv):

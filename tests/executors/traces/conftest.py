@@ -17,11 +17,11 @@ from turngym.agents.tokenizer import load_tokenizer
 from turngym.envs.resolution import resolve
 from turngym.envs.task import Task
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
-from turngym.executors.store import TrajectoryStore
-from turngym.executors.trajectory import Trajectory
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.episodes.trajectory import Trajectory
+from turngym.executors.pools.env_pool import EnvPool
+from turngym.executors.store.store import TrajectoryStore
 
 GUESS = {"low": 1, "high": 9, "max_guesses": 3, "partial": 0.5}
 LIMITS = {"max_turns": 3, "max_turn_tokens": 12, "max_context": 600}

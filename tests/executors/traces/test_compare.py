@@ -10,10 +10,10 @@ from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.sequence import SequenceBuilder
 from turngym.envs.base import Env
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
+from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind
 from turngym.executors.traces.compare import Difference, first_difference
 from turngym.executors.traces.replay import Tape
 from turngym.executors.traces.turns import turns_of
-from turngym.executors.trajectory import EndReason, Failure, FailureKind
 
 SAMPLING = Sampling(max_tokens=8)
 

@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from turngym.executors.store import TrajectoryStore
-from turngym.executors.store_format import StoredTrajectory
+from turngym.executors.store.format import StoredTrajectory
+from turngym.executors.store.store import TrajectoryStore
 from turngym.executors.traces.options import ReplayOptions
 from turngym.executors.traces.run_settings import environment
 

@@ -12,11 +12,11 @@ from turngym.agents.chat import agent_for
 from turngym.agents.tokenizer import load_tokenizer
 from turngym.envs.openrlhf.env import agent_file
 from turngym.envs.task import Task
-from turngym.executors.agent_file import make_executor
 from turngym.executors.engines.scripted import ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.store import TrajectoryStore
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.own_agents.agent_file import make_executor
+from turngym.executors.pools.env_pool import EnvPool
+from turngym.executors.store.store import TrajectoryStore
 
 OWN = Path(__file__).parents[2] / "envs" / "openrlhf" / "files" / "own_executor.py"
 BEST_OF_TWO = """

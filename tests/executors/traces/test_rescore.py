@@ -20,13 +20,13 @@ from turngym.envs.openrlhf.env import agent_file
 from turngym.envs.reward import Reward
 from turngym.envs.rewards import load_reward
 from turngym.envs.task import Task
-from turngym.executors.agent_file import make_executor
 from turngym.executors.engines.scripted import ScriptedEngine
-from turngym.executors.env_pool import EnvPool
-from turngym.executors.limits import Limits
-from turngym.executors.multi_turn import MultiTurn
-from turngym.executors.openai_server import AgentEpisodes
-from turngym.executors.store import TrajectoryStore
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.episodes.multi_turn import MultiTurn
+from turngym.executors.own_agents.agent_file import make_executor
+from turngym.executors.own_agents.openai_server import AgentEpisodes
+from turngym.executors.pools.env_pool import EnvPool
+from turngym.executors.store.store import TrajectoryStore
 from turngym.executors.traces.rescore import rescored
 
 # What the last completion says, read as a number; the function fails where that is none.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from turngym.envs.images import as_image
-from turngym.executors.store import TrajectoryStore
+from turngym.executors.store.store import TrajectoryStore
 
 FIRST = "1/Guess/train/7/0"
 ALL = ["1/Guess/train/7/0", "1/Guess/train/7/1", "2/Guess/train/7/0", "2/Guess/train/8/0", "2/Guess/train/7/0"]

@@ -13,8 +13,8 @@ import yaml
 from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.sequence import SequenceBuilder
 from turngym.envs.task import Task
-from turngym.executors.store_format import to_record
-from turngym.executors.trajectory import EndReason, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Trajectory, TurnEnd
+from turngym.executors.store.format import to_record
 from turngym.learner.doctor.folder import Run, read_run
 from turngym.learner.run.folder import RunFolder
 

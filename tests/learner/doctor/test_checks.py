@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from turngym.executors.trajectory import EndReason, Failure, FailureKind, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind, TurnEnd
 from turngym.learner.doctor.diagnosis import diagnose
 from turngym.learner.doctor.finding import CHECKS, Severity, Stage
 

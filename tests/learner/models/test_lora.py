@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from turngym.errors import ConfigError
-from turngym.executors.weights import TensorSpec
+from turngym.executors.engines.weights import TensorSpec
 from turngym.learner.models.attention import PACKED
 from turngym.learner.models.logprobs import action_logprobs
 from turngym.learner.models.lora import Adapters, add_lora, check_lora, describe, disabled_adapters

@@ -21,7 +21,7 @@ from turngym.config import parse_train
 from turngym.envs.images import as_image
 from turngym.envs.task import Task
 from turngym.errors import ConfigError
-from turngym.executors.trajectory import EndReason, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Trajectory, TurnEnd
 from turngym.learner.batch import Batch, assemble, concatenate
 from turngym.learner.models.attention import PACKED
 from turngym.learner.models.hf_folder import save_hf

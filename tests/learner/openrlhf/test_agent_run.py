@@ -12,7 +12,7 @@ from turngym.agents.tokenizer import load_tokenizer
 from turngym.config import TrainConfig, parse_train, read_yaml, to_yaml
 from turngym.errors import ConfigError, DataError
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
-from turngym.executors.rollout_actor import RolloutActor
+from turngym.executors.fleet.rollout_actor import RolloutActor
 from turngym.executors.traces.options import ReplayOptions
 from turngym.executors.traces.run_settings import environment
 from turngym.learner.batch import assemble

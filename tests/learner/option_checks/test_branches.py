@@ -5,7 +5,7 @@ import pytest
 from turngym.config import parse_train
 from turngym.envs.resolution import resolve
 from turngym.errors import ConfigError
-from turngym.executors.branching import Branching
+from turngym.executors.episodes.branching import Branching
 from turngym.learner.option_checks.branches import check_can_fork
 from turngym.learner.option_checks.pairs import check_pairs, complaints
 from turngym.learner.option_checks.ranges import check_ranges

@@ -8,9 +8,9 @@ from turngym.config import parse_train
 from turngym.envs.builtin.guess import Guess
 from turngym.envs.factory import EnvFactory
 from turngym.errors import ConfigError
-from turngym.executors.bursts import Bursts
-from turngym.executors.following import FollowingRollouts
-from turngym.executors.schedule import RolloutSchedule, StepRecord
+from turngym.executors.rollouts.bursts import Bursts
+from turngym.executors.rollouts.following import FollowingRollouts
+from turngym.executors.rollouts.schedule import RolloutSchedule, StepRecord
 from turngym.learner.option_checks.determinism import check_sides
 from turngym.learner.option_checks.pairs import check_pairs
 from turngym.learner.rollout_choice import make_rollouts, schedule_to_follow

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from turngym.config import TrainConfig, parse_train
-from turngym.executors.pacing import Pace
+from turngym.executors.rollouts.pacing import Pace
 from turngym.learner.option_checks.pairs import check_pairs, complaints
 from turngym.learner.run.from_settings import pace
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from turngym.executors.ray_calls import call_all
-from turngym.executors.transports import open_bucket
-from turngym.executors.weights import checksum, views
+from turngym.errors import ConfigError
+from turngym.executors.engines.transports import open_bucket
+from turngym.executors.engines.weights import checksum, views
+from turngym.executors.fleet.ray_calls import call_all
 from turngym.learner.batch import Batch
 from turngym.learner.losses.objective import Objective
 from turngym.learner.losses.policy import PolicyOptions
@@ -105,6 +106,16 @@ def test_ranks(cluster, tiny_model, batch, tmp_path, world_size):
         ranks.close()
 
 
+HAS_FP16 = torch.cuda.is_available() or torch.ops.mkldnn._is_mkldnn_fp16_supported()  # as DeepSpeed finds out
+
+
+@pytest.mark.skipif(HAS_FP16, reason="DeepSpeed trains in fp16 on this machine")
+def test_fp16_is_refused_where_deepspeed_has_none(cluster, tiny_model):
+    with pytest.raises(ConfigError, match=r"--ds\.param_dtype fp16: .* this machine's cpu; give bf16 or fp32"):
+        make_ranks(cluster, tiny_model, 1, "fp16")
+
+
+@pytest.mark.skipif(not HAS_FP16, reason="DeepSpeed does not train in fp16 on this machine")
 def test_a_step_that_overflows_in_fp16_is_left_out(cluster, tiny_model, batch):
     ranks = make_ranks(cluster, tiny_model, 1, "fp16")
     try:

@@ -10,9 +10,9 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from turngym.executors.ray_calls import call_all
-from turngym.executors.transports import open_bucket
-from turngym.executors.weights import checksum, views
+from turngym.executors.engines.transports import open_bucket
+from turngym.executors.engines.weights import checksum, views
+from turngym.executors.fleet.ray_calls import call_all
 from turngym.learner.batch import Batch
 from turngym.learner.losses.objective import Objective
 from turngym.learner.losses.policy import PolicyOptions

@@ -12,7 +12,7 @@ from turngym.agents.base import Completion, Sampling, StopReason
 from turngym.agents.sequence import Sequence, SequenceBuilder
 from turngym.envs.task import Task
 from turngym.errors import ConfigError, TrajectoryError
-from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 from turngym.learner.models.attention import PACKED
 from turngym.learner.models.value_model import load_value_model, token_values
 from turngym.learner.rewards.scoring import (

@@ -8,7 +8,7 @@ from turngym.agents.sequence import SequenceBuilder
 from turngym.envs.options import RewardOptions
 from turngym.envs.task import Task
 from turngym.errors import ConfigError, TrajectoryError
-from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
 from turngym.learner.rewards.shaping import Shaping, is_truncated, shape_rewards, shaping
 from turngym.learner.steps.turns import turn_rewards
 

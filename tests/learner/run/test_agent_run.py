@@ -6,9 +6,9 @@ import pytest
 
 from turngym.agents import ChatAgent, load_tokenizer
 from turngym.agents.frameworks.factory import resolve_agent
-from turngym.executors.limits import Limits
-from turngym.executors.openai_server import AgentEpisodes
-from turngym.executors.pacing import Pace
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.own_agents.openai_server import AgentEpisodes
+from turngym.executors.rollouts.pacing import Pace
 
 from ..toy_run import BAD, Running, Toy, surviving, wanted
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from turngym.__main__ import main
-from turngym.executors.store import TrajectoryStore
+from turngym.executors.store.store import TrajectoryStore
 
 
 @pytest.mark.slow

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from turngym.envs.resolution import resolve
-from turngym.executors import rollouts as rollouts_module
-from turngym.executors.limits import Limits
-from turngym.executors.pacing import Pace
+from turngym.executors.episodes.limits import Limits
 from turngym.executors.pools.breaker import BreakerState
+from turngym.executors.rollouts import rollouts as rollouts_module
+from turngym.executors.rollouts.pacing import Pace
 from turngym.learner.ranks.schedule import Schedule
 from turngym.source_file import import_file
 

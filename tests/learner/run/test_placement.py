@@ -7,10 +7,10 @@ from turngym.envs.base import Env
 from turngym.envs.factory import EnvFactory
 from turngym.errors import ConfigError
 from turngym.executors.engines.vllm import VllmConfig
-from turngym.executors.limits import Limits
+from turngym.executors.episodes.limits import Limits
+from turngym.executors.fleet.rollout_actor import RolloutConfig
 from turngym.executors.pools.base import Kept
 from turngym.executors.pools.known_states import KnownStates
-from turngym.executors.rollout_actor import RolloutConfig
 from turngym.learner.run.placement import Cluster, Hardware, Layout, plan_layout
 
 

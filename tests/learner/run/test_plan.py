@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from turngym.agents.tokenizer import load_tokenizer
 from turngym.config import parse_train
 from turngym.errors import ConfigError, MissingPackageError, UnknownNameError
-from turngym.executors.rollout_actor import RolloutActor
+from turngym.executors.fleet.rollout_actor import RolloutActor
 from turngym.learner.run.checkpoint import Checkpoint
 from turngym.learner.run.engine_settings import rollout_config
 from turngym.learner.run.inputs import check_inputs

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from turngym.errors import CheckpointError, EngineDeadError
-from turngym.executors import rollouts as rollouts_module
-from turngym.executors.pacing import Pace
+from turngym.executors.rollouts import rollouts as rollouts_module
+from turngym.executors.rollouts.pacing import Pace
 from turngym.learner.ranks.rank import is_of_disk
 from turngym.learner.run import checkpoint as checkpoint_module
 from turngym.learner.run.checkpoint import CheckpointFolder

@@ -18,7 +18,7 @@ from turngym.envs.tools.mcp_env import MCP
 from turngym.envs.tools.tool_server import ToolServer
 from turngym.errors import ConfigError
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
-from turngym.executors.rollout_actor import RolloutActor
+from turngym.executors.fleet.rollout_actor import RolloutActor
 from turngym.learner.run.engine_settings import rollout_config
 from turngym.learner.run.from_settings import loop_settings
 from turngym.learner.run.inputs import check_inputs

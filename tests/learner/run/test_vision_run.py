@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from turngym.executors.store import TrajectoryStore
+from turngym.executors.store.store import TrajectoryStore
 
 from ...tiny_vision import make_vision_folder
 

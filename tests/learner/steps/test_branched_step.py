@@ -9,7 +9,7 @@ from turngym.agents.tokenizer import load_tokenizer
 from turngym.config import parse_train
 from turngym.envs.task import Task
 from turngym.executors.engines.scripted import ScriptedEngine
-from turngym.executors.rollout_actor import RolloutActor
+from turngym.executors.fleet.rollout_actor import RolloutActor
 from turngym.learner.batch import assemble
 from turngym.learner.loop_parts import LoopState
 from turngym.learner.run.engine_settings import rollout_config

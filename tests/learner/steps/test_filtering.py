@@ -5,8 +5,8 @@ import pytest
 
 from turngym.envs.task import Task
 from turngym.errors import ConfigError, TrajectoryError
-from turngym.executors.buffer import Group
-from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.rollouts.buffer import Group
 from turngym.learner.options import AlgoOptions
 from turngym.learner.steps.filtering import check_filtering, filter_groups
 

@@ -9,7 +9,7 @@ import pytest
 from turngym.envs.mixed_tasks import mixed
 from turngym.envs.task import Task
 from turngym.errors import ConfigError
-from turngym.executors.draws import Draw
+from turngym.executors.rollouts.draws import Draw
 from turngym.learner.steps.frontier import Frontier, FrontierState
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from turngym.envs.task import Task
 from turngym.errors import ConfigError
-from turngym.executors.buffer import Group
-from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory
+from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind, Trajectory
+from turngym.executors.rollouts.buffer import Group
 from turngym.learner.steps.evaluation import evaluate
 from turngym.learner.steps.pass_at_k import Tries, mean_pass_at
 

@@ -7,8 +7,8 @@ import pytest
 
 from turngym.envs.task import Task
 from turngym.errors import TrajectoryError
-from turngym.executors.buffer import Group
-from turngym.executors.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.rollouts.buffer import Group
 from turngym.learner.steps.turns import turn_rewards, turn_sharing, turn_states
 
 

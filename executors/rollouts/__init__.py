@@ -1,0 +1,1 @@
+"""Which episodes begin when, and which of them the learner gets."""
