@@ -79,6 +79,7 @@ class VllmEngine:
         child = self._child = VllmChild(self._config, on_gpu=self._on_gpu)
         child.gone.add_done_callback(lambda _: self._wake_held(child))
         await child.begin()
+        await child.call("turngym_skip_ranks")
         if (adapter := self._config.adapter) is not None:
             await child.call("turngym_start_adapter", adapter.rank)
         if self.scoring_temperature != 1.0:

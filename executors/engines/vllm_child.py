@@ -162,6 +162,7 @@ class VllmChild:
         self._num_submitting += 1
         self._submitted.clear()
         try:
+            await asyncio.sleep(0)  # so that requests of one moment reach the engine together, and it steps with all
             if isinstance(prompt, PicturePrompt):
                 prompt = await read_by_vllm(self._engine.renderer, prompt, request_id)
             return await self._engine.add_request(request_id, prompt, params, lora_request=adapter, priority=priority)

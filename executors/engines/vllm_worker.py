@@ -4,6 +4,8 @@ vLLM mixes this class into its worker (`worker_extension_cls`) and calls it by n
 `collective_rpc`, which both ends of our vLLM range offer; their own update calls differ.
 """
 
+# B requests, V tokens of the vocabulary
+
 import ctypes
 import json
 import pickle
@@ -103,6 +105,21 @@ class WeightReceiver:
                 f"{len(strange)} adapted layers have no place in the engine's model, among them {strange[:3]}; "
                 f"it has places such as {sorted(manager.modules)[:3]}"
             )
+
+    def turngym_skip_ranks(self) -> None:
+        """Find out no token's rank among all: nobody asks for it, and on a CPU it costs more than the logprob."""
+        from vllm.v1.outputs import LogprobsTensors
+
+        sampler = self.model_runner.sampler
+        gather_ranked = sampler.gather_logprobs
+
+        def gather(logprobs_BV: torch.Tensor, num_top: int, token_ids: torch.Tensor) -> LogprobsTensors:
+            if num_top:
+                return gather_ranked(logprobs_BV, num_top, token_ids)
+            ids_B1 = token_ids.unsqueeze(-1)
+            return LogprobsTensors(ids_B1.to(torch.int32), logprobs_BV.gather(-1, ids_B1), torch.zeros_like(token_ids))
+
+        sampler.gather_logprobs = gather
 
     def turngym_divide_logits(self, temperature: float) -> None:
         """Divide all logits from now on, so that a prompt's logprobs are those of this temperature."""
