@@ -6,21 +6,26 @@ behind it go on. (`asyncio.to_thread` would let hung calls fill its pool, and wa
 
 import asyncio
 import threading
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..errors import DeadlineError
 
+IDLE_S = 10.0  # for which a thread without a call waits for its next one, before it ends
+
 
 class DaemonThreads:
-    """Runs at most `max_threads` functions at once; the others wait their turn."""
+    """Runs at most `max_threads` functions at once; the others wait their turn. Threads go from call to call."""
 
     def __init__(self, max_threads: int, name: str) -> None:
         self._max_threads = max_threads
         self._name = name
         self._lock = threading.Lock()
-        self._waiting: deque[_Call] = deque()
+        self._waiting: OrderedDict[_Call, None] = OrderedDict()  # leaving from the middle is O(1)
+        self._idle: list[_Inbox] = []
         self._busy = 0
 
     async def call(self, function: Callable[..., Any], *args: Any, timeout_s: float, what: str) -> Any:
@@ -29,14 +34,11 @@ class DaemonThreads:
         Raises:
             DeadlineError: It ran longer than `timeout_s`, not counting the wait for a thread. `what` names it.
         """
-        loop = asyncio.get_running_loop()
-        call = _Call(function, args, loop, loop.create_future(), loop.create_future())
-        with self._lock:
-            self._waiting.append(call)
-        self._start_some()
+        call = _Call(function, args, asyncio.get_running_loop())
         deadline: asyncio.Timeout | None = None
         try:
-            await call.started
+            if (turn := self._begin(call)) is not None:
+                await turn
             # `wait_for` would swallow a cancellation that comes together with the result.
             async with asyncio.timeout(timeout_s) as deadline:
                 return await call.result
@@ -47,68 +49,116 @@ class DaemonThreads:
         finally:
             self._give_up(call)
 
-    def _start_some(self) -> None:
+    def _begin(self, call: "_Call") -> "asyncio.Future[None] | None":
+        """Hand a call to a thread; where it has to wait for one, return what tells its turn."""
         with self._lock:
-            while self._waiting and self._busy < self._max_threads:
-                call = self._waiting.popleft()
-                call.holds_slot = True
-                self._busy += 1
-                threading.Thread(target=self._work, args=(call,), name=self._name, daemon=True).start()
+            if self._busy == self._max_threads:
+                call.turn = call.loop.create_future()
+                self._waiting[call] = None
+                return call.turn
+            inbox = self._admit(call)
+        self._hand_over(call, inbox)
+        return None
 
-    def _work(self, call: "_Call") -> None:
-        call.report(call.started, None, None)
-        result: Any = None
-        error: Exception | None = None
+    def _admit(self, call: "_Call") -> "_Inbox | None":
+        """Count a call as running, and return whose it is, if a thread is there; the lock is held."""
+        self._busy += 1
+        call.holds_slot = True
+        return self._idle.pop() if self._idle else None
+
+    def _hand_over(self, call: "_Call", inbox: "_Inbox | None") -> None:
+        if inbox is None:
+            inbox = SimpleQueue()
+            threading.Thread(target=self._work, args=(inbox,), name=self._name, daemon=True).start()
+        inbox.put(call)
+
+    def _work(self, inbox: "_Inbox") -> None:
+        while (call := self._taken(inbox)) is not None:
+            while call is not None:
+                call = self._run(call, inbox)
+
+    def _run(self, call: "_Call", inbox: "_Inbox") -> "_Call | None":
+        """Run a call and return the one whose turn it is then."""
+        result, error = call.run()
+        with self._lock:
+            was_given_up = not call.holds_slot  # then another thread has taken this one's place
+            call.holds_slot = False
+            following = None if was_given_up else self._next()
+            if following is not None:
+                following.holds_slot = True
+            elif not was_given_up:
+                self._busy -= 1
+                self._idle.append(inbox)
+        if was_given_up:
+            inbox.put(None)
+        call.settle(call.result, result, error)
+        return following
+
+    def _taken(self, inbox: "_Inbox") -> "_Call | None":
+        """Wait for a thread's next call; None where it has been idle for long."""
         try:
-            result = call.function(*call.args)
-        except Exception as raised:
-            # A future cannot carry StopIteration.
-            error = RuntimeError(f"raised {raised!r}") if isinstance(raised, StopIteration) else raised
-        except BaseException as raised:
-            error = RuntimeError(f"raised {raised!r}")  # sys.exit() there must not stop the caller's loop
-        call.report(call.result, result, error)
-        self._free(call)
+            return inbox.get(timeout=IDLE_S)
+        except Empty:
+            with self._lock:
+                if inbox in self._idle:
+                    self._idle.remove(inbox)
+                    return None
+            return inbox.get()  # it was chosen in this very moment
+
+    def _next(self) -> "_Call | None":
+        """Return the call whose turn it is; the lock is held."""
+        return self._waiting.popitem(last=False)[0] if self._waiting else None
 
     def _give_up(self, call: "_Call") -> None:
         """Stop counting a call that its caller no longer waits for."""
         with self._lock:
-            if call in self._waiting:
-                self._waiting.remove(call)
-        self._free(call)
-
-    def _free(self, call: "_Call") -> None:
-        with self._lock:
-            self._busy -= call.holds_slot
+            self._waiting.pop(call, None)
+            if not call.holds_slot:
+                return
             call.holds_slot = False
-        self._start_some()
+            self._busy -= 1
+            following = self._next()
+            inbox = None if following is None else self._admit(following)
+        if following is not None:
+            self._hand_over(following, inbox)
 
 
 class _Call:
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
-        started: "asyncio.Future[None]",
-        result: "asyncio.Future[Any]",
-    ) -> None:
-        self.function = function
-        self.args = args
-        self.started = started
-        self.result = result
+    """A function on its way through a thread."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.turn: asyncio.Future[None] | None = None  # done when it begins; None where it had not to wait
+        self.result: asyncio.Future[Any] = loop.create_future()
         self.holds_slot = False
-        self._loop = loop
+        self._function = function
+        self._args = args
 
-    def report(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
-        """Set a future from the worker's thread, unless its loop is gone or nobody waits."""
+    def run(self) -> tuple[Any, Exception | None]:
+        """Call the function, in its thread; return its result, or what it raised."""
+        if self.turn is not None:
+            self.settle(self.turn, None, None)
+        try:
+            return self._function(*self._args), None
+        except Exception as raised:
+            # A future cannot carry StopIteration.
+            return None, RuntimeError(f"raised {raised!r}") if isinstance(raised, StopIteration) else raised
+        except BaseException as raised:
+            return None, RuntimeError(f"raised {raised!r}")  # sys.exit() there must not stop the caller's loop
 
-        def settle() -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
+    def settle(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+        """Set a future from the thread, unless nobody waits."""
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(_set, future, result, error)
 
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(settle)
+
+_Inbox = SimpleQueue[_Call | None]  # of a thread; None ends it
+
+
+def _set(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

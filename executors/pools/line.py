@@ -3,6 +3,9 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
+
+from ..deadlines import Deadline
 
 
 class Line:
@@ -27,7 +30,7 @@ class Line:
         future = asyncio.get_running_loop().create_future()
         self._waiting[future] = None
         try:
-            async with asyncio.timeout(timeout_s):
+            with nullcontext() if timeout_s is None else Deadline(timeout_s):
                 await future
         except BaseException:
             if self._waiting.pop(future, lost) is lost:

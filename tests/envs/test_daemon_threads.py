@@ -5,9 +5,11 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
+from turngym.envs import daemon_threads
 from turngym.envs.daemon_threads import DaemonThreads
 from turngym.errors import DeadlineError
 
@@ -95,15 +97,83 @@ def _raise(error: BaseException) -> None:
 
 async def test_a_cancellation_that_comes_with_the_result_is_not_lost() -> None:
     threads = DaemonThreads(1, "t")
-    may_end = threading.Event()
-    call = asyncio.ensure_future(threads.call(may_end.wait, timeout_s=30, what="it"))
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        has_begun.set()
+        may_end.wait()
+
+    call = asyncio.ensure_future(threads.call(work, timeout_s=30, what="it"))
     coroutine = call.get_coro()
     assert coroutine is not None
-    while "call" not in coroutine.cr_frame.f_locals or not coroutine.cr_frame.f_locals["call"].started.done():
+    while not has_begun.is_set():
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.01)  # now it waits for the result
     coroutine.cr_frame.f_locals["call"].result.set_result(True)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     may_end.set()
+
+
+async def test_threads_go_from_call_to_call_and_end_when_they_are_idle(monkeypatch) -> None:
+    monkeypatch.setattr(daemon_threads, "IDLE_S", 0.05)
+    threads = DaemonThreads(2, "t")
+    used = {await threads.call(threading.current_thread, timeout_s=10, what="it") for _ in range(5)}
+    assert len(used) == 1
+    await asyncio.gather(*(threads.call(time.sleep, 0.01, timeout_s=10, what="it") for _ in range(9)))
+    assert threads._busy == 0
+    assert len(threads._idle) == 2
+    async with asyncio.timeout(10):
+        while any(thread.is_alive() for thread in used) or threads._idle:
+            await asyncio.sleep(0.01)
+    assert await threads.call(lambda: 5, timeout_s=10, what="it") == 5
+
+
+async def test_a_thread_that_was_given_up_ends_with_its_call() -> None:
+    threads = DaemonThreads(1, "t")
+    release, hung = threading.Event(), []
+
+    def work() -> None:
+        hung.append(threading.current_thread())
+        release.wait()
+
+    with pytest.raises(DeadlineError):
+        await threads.call(work, timeout_s=0.05, what="it")
+    assert await threads.call(threading.current_thread, timeout_s=10, what="it") is not hung[0]
+    release.set()
+    hung[0].join(10)
+    assert not hung[0].is_alive()
+    assert threads._busy == 0
+    assert len(threads._idle) == 1
+
+
+async def test_an_idle_thread_keeps_nothing_of_its_last_call() -> None:
+    threads = DaemonThreads(1, "t")
+    held = Held()
+    gone = weakref.ref(held)
+    assert await threads.call(lambda one: one, held, timeout_s=10, what="it") is held
+    del held
+    async with asyncio.timeout(10):
+        while gone() is not None:
+            await asyncio.sleep(0.01)
+    assert len(threads._idle) == 1
+
+
+async def test_calls_of_a_loop_that_is_closed_keep_no_thread_from_others() -> None:
+    threads = DaemonThreads(1, "t")
+    may_end = threading.Event()
+
+    async def leave() -> None:
+        await threads.call(may_end.wait, timeout_s=0.01, what="it")
+
+    def run() -> None:
+        with pytest.raises(DeadlineError):
+            asyncio.run(leave())
+
+    await asyncio.to_thread(run)
+    may_end.set()
+    assert await threads.call(lambda: 5, timeout_s=10, what="it") == 5
+
+
+class Held:
+    """Something that can be referred to weakly."""
