@@ -40,8 +40,9 @@ class Sleeps(Base):
 
 class Computes(Base):
     async def work(self):
-        for _ in range(3):  # between two of them whoever waits for the interpreter's lock may have it
-            re.fullmatch(r"(a+)+b", "a" * 24)  # half a second of backtracking that holds it
+        until = time.monotonic() + 1.2
+        while time.monotonic() < until:  # then whoever waits for the interpreter's lock may have it
+            re.fullmatch(r"(a+)+b", "a" * 24)  # some hundred milliseconds of backtracking that holds it
 
 
 @pytest.mark.slow
