@@ -5,8 +5,8 @@ from typing import Any
 
 from ...errors import ConfigError, EngineDeadError, EngineError, TemplateError, TurnGymError
 from ..base import RequestRefusedError
+from .asks import ContextLengthError
 from .retries import KeyReusedError, SessionClosedError
-from .session import ContextLengthError
 
 
 class ApiError(TurnGymError, ValueError):

@@ -6,8 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...envs.messages import Message
+from ...errors import EngineError
 from ..base import Sampling
 from .canonical import Form, Json
+
+
+class ContextLengthError(EngineError):
+    """A prompt leaves no room for an answer."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,23 +17,17 @@ from ..chat import ChatAgent
 from ..conversation import ChatConversation
 from ..images import Images
 from .answers import Answer, Read, Reader, before_stop, finish_reason
-from .asks import ChatAsk, TextAsk
+from .asks import ChatAsk, ContextLengthError, TextAsk
 from .branches import SessionRecord, joined
 from .canonical import Form, Json, form_of
 from .history import Branch, Given, History
 from .known_messages import KnownMessages
 from .retries import Asked, Requests
+from .stored_responses import StoredResponse
 from .texts import KnownTexts
 from .tree import Node, Shown, Turn, branch_of, checksum, show
 
-if TYPE_CHECKING:  # it tells errors in HTTP's terms, which know this file's
-    from .stored_responses import StoredResponse
-
 _RAW = b"raw"  # the root of conversations that no template is put around
-
-
-class ContextLengthError(EngineError):
-    """A prompt leaves no room for an answer."""
 
 
 @dataclass(frozen=True)

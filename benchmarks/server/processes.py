@@ -28,12 +28,13 @@ class CpuTime:
         return own - self._own, children - self._children
 
     def _now(self) -> tuple[float, float]:
-        return _seconds(self._process), sum(_seconds(child) for child in self._process.children(recursive=True))
+        children = self._process.children(recursive=True)
+        return _seconds(self._process.pid), sum(_seconds(child.pid) for child in children)
 
 
-def _seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
+def _seconds(pid: int) -> float:
+    """Read a process's clock of processor time, as clock_getcpuclockid(3) numbers it; /proc counts in 10 ms."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 class OurServer:

@@ -5,10 +5,10 @@ game `k`, so that half of the attempts at a game of two play each side. A game f
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from ...agents.base import Generator, Sampling
 from ...envs.factory import EnvFactory as OurFactory
@@ -22,8 +22,8 @@ from .retry import SeedFor, pause_s
 from .table import Table
 from .trajectory import EndReason, Failure, FailureKind, Trajectory
 
-if TYPE_CHECKING:
-    from .tree import SeatOf
+SeatOf = Callable[[int], AbstractContextManager[Generator]]
+"""From an attempt to what it asks for completions: entered when it begins or branches off, left when it has ended."""
 
 
 def num_sides(env_factory: EnvFactory, task: Task) -> int:
@@ -37,7 +37,7 @@ async def run_games(
     task: Task,
     attempts: Sequence[int],
     sides: int,
-    seat_of: "SeatOf",
+    seat_of: SeatOf,
     sampling: Sampling,
     seed_for: SeedFor | None = None,
     *,

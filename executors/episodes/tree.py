@@ -8,7 +8,6 @@ be rarer among the attempts than they are.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +21,8 @@ from .episode import Episode
 from .failures import EpisodeError
 from .multi_turn import MultiTurn
 from .retry import Executor, SeedFor, retrying
-from .sides import num_sides, run_games
+from .sides import SeatOf, num_sides, run_games
 from .trajectory import EndReason, Failure, FailureKind, Trajectory
-
-SeatOf = Callable[[int], AbstractContextManager[Generator]]
-"""From an attempt to what it asks for completions: entered when it begins or branches off, left when it has ended."""
 
 
 async def run_attempts(

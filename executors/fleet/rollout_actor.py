@@ -28,7 +28,8 @@ from ..episodes.branching import Branching
 from ..episodes.limits import Limits
 from ..episodes.multi_turn import MultiTurn
 from ..episodes.retry import SeedFor, stable_seed
-from ..episodes.tree import SeatOf, run_attempts
+from ..episodes.sides import SeatOf
+from ..episodes.tree import run_attempts
 from ..own_agents.executor_choice import check_parsers, executor_of
 from ..pools.base import Kept, States
 from ..pools.env_classes import family_of

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from turngym.agents import Sampling
-from turngym.agents.server.asks import ChatAsk, TextAsk
+from turngym.agents.server.asks import ChatAsk, ContextLengthError, TextAsk
 from turngym.agents.server.canonical import chat_messages
 from turngym.agents.server.retries import Asked, KeyReusedError, SessionClosedError
-from turngym.agents.server.session import ContextLengthError
 from turngym.errors import EngineError, TrajectoryError
 from turngym.executors.engines.scripted import Reply
 
