@@ -129,17 +129,27 @@ class Rollouts:
         numbers: tuple[int, ...],
         sampling: Sampling,
         should_stop: Callable[[], bool],
-        on_progress: Callable[[int], None],
+        on_done: Callable[[Sequence[Group]], None],
         on_idle: Callable[[], None] = lambda: None,
     ) -> list[Group] | None:
-        """Roll out tasks that are none of the run's, such as held-out ones; None when told to stop."""
+        """Roll out tasks that are none of the run's, such as held-out ones; None when told to stop.
+
+        Groups are passed to `on_done` soon after they ended, those too that a stop or an error leaves the caller with.
+        """
         groups: dict[int, Group] = {}
         jobs = [Job(t, numbers, sampling, 0, done=_keeper(groups, place)) for place, t in enumerate(tasks)]
         with self._changed:
             for job in jobs:
                 self._dispatcher.add(job)
-        shown = 0
-        while len(groups) < len(tasks):
+        num_told = 0
+        while True:
+            with self._changed:
+                ended = list(groups.values())[num_told:]
+            if ended:
+                num_told += len(ended)
+                on_done(ended)
+            if num_told == len(tasks):
+                return [groups[place] for place in range(len(tasks))]
             on_idle()
             if should_stop():
                 with self._changed:
@@ -149,10 +159,6 @@ class Rollouts:
             with self._changed:
                 self.raise_failure()
                 self._changed.wait(POLL_S)
-            if len(groups) > shown:
-                shown = len(groups)
-                on_progress(shown)
-        return [groups[place] for place in range(len(tasks))]
 
     def state(self, of_source: Callable[[tuple[int, ...]], S]) -> tuple[RolloutState, S]:
         """Return what a run needs to go on from here: of this, and of the source, given the serials that run."""

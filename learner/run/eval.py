@@ -67,6 +67,14 @@ def evaluate_model(settings: TrainSettings, output: Path, config_text: str) -> i
         stack.callback(rollouts.close)
         rollouts.start()
         loop = loop_settings(settings, 0)
+        folder.write_config(config_text)
+        num_kept = 0
+
+        def keep(groups: Sequence[Group]) -> None:
+            nonlocal num_kept
+            num_kept += len(groups)
+            keep_trajectories(folder.eval_store, 0, [t for g in groups for t in g.trajectories], progress.say)
+
         with progress.stage("eval"):
             result = evaluate(
                 rollouts,
@@ -78,13 +86,14 @@ def evaluate_model(settings: TrainSettings, output: Path, config_text: str) -> i
                 on_idle=lambda: _open(fleet, fleet.bare, settings),  # one that died has started anew
                 members=tuple(inputs.env.members),
                 pass_at=loop.eval_pass_at,
+                keep=keep,
             )
     if result is None:
-        progress.say("stopped before all tasks were done: a score over some would be another score, so none is given")
+        progress.say(
+            f"stopped after {num_kept} of {len(inputs.eval_tasks)} tasks, whose episodes are in {folder.root}: a score "
+            "over some would be another score, so none is given"
+        )
         return EXIT_CODE
-    folder.write_config(config_text)
-    episodes = [t for group in result.groups for t in group.trajectories]
-    keep_trajectories(folder.eval_store, 0, episodes, progress.say)
     folder.write_summary(_summary(result, inputs.model, time.monotonic() - began))
     draw_scores(folder.root / "scores.png", result.groups)
     _print(Console(file=sys.stdout, highlight=False), result, folder.root)

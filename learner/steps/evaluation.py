@@ -53,21 +53,23 @@ def evaluate(
     judge: Callable[[Sequence[Group]], NDArray[np.float64]] | None = None,
     members: Sequence[str] = (),
     pass_at: Sequence[int] = (),
+    keep: Callable[[Sequence[Group]], None] = lambda groups: None,
 ) -> EvalResult | None:
     """Run all tasks and return the scores, in the order of the tasks; None when told to stop.
 
+    `keep` gets the groups as they end, whatever comes then.
     `judge` gives each attempt's reward, NaN where it has none; by default it is the environment's. `members` are those
     of a mixture, `pass_at` each k of pass@k; by default 1 and the attempts at each task.
     """
-    total = len(tasks)
-    done = rollouts.run_all(
-        tasks,
-        tuple(range(attempts_per_task)),
-        sampling,
-        should_stop,
-        lambda count: progress.detail(f"{count}/{total} tasks"),
-        on_idle,
-    )
+    total, num_done = len(tasks), 0
+
+    def note(ended: Sequence[Group]) -> None:
+        nonlocal num_done
+        num_done += len(ended)
+        keep(ended)
+        progress.detail(f"{num_done}/{total} tasks")
+
+    done = rollouts.run_all(tasks, tuple(range(attempts_per_task)), sampling, should_stop, note, on_idle)
     if done is None:
         return None
     groups = tuple(done)

@@ -102,7 +102,7 @@ class StepRollouts:
             self._dispatcher.note(Outcome(order, self._attempts(order, name == self._script.fail_in)), 0.0)
         return self._dispatcher.take(count, 0.0)
 
-    def run_all(self, tasks, numbers, sampling, should_stop, on_progress, on_idle) -> list[Group] | None:
+    def run_all(self, tasks, numbers, sampling, should_stop, on_done, on_idle) -> list[Group] | None:
         self._script.enter("eval")
         if should_stop():
             return None

@@ -1,8 +1,10 @@
 """`turngym eval` on a tiny model with a real engine, and what it refuses before anything starts."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,30 @@ def test_a_model_is_scored_and_every_episode_kept(tiny_model: Path, tmp_path: Pa
     assert (tmp_path / "scores" / "scores.png").stat().st_size > 1000
     assert "pass@2" in done.stdout
     assert "5 tasks, 15 attempts" in done.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(420)
+def test_ctrl_c_leaves_the_episodes_of_finished_tasks(tiny_model: Path, tmp_path: Path) -> None:
+    words = (
+        f"--agent env:CopyText --agent_args.alphabet ab --actor.model_name_or_path {tiny_model} "
+        f"--ds.param_dtype fp32 --data.max_len 128 --vllm.kv_cache_gib 0.1 --rollout.max_new_tokens 16 "
+        f"--eval.max_samples 20000 --eval.n_samples_per_prompt 2 --output_dir {tmp_path / 'scores'}"
+    )
+    command = [sys.executable, "-m", "turngym", "eval", *words.split()]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    parts = tmp_path / "scores" / "trajectories" / "eval"
+    until = time.monotonic() + 300
+    while not list(parts.glob("step_*")) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 130, said
+    stored = [each.trajectory for each in TrajectoryStore(parts).read()]
+    assert stored
+    assert f"stopped after {len(stored) // 2} of 20000 tasks, whose episodes are in" in " ".join(said.split())
+    assert (tmp_path / "scores" / "config.yaml").exists()
+    assert not (tmp_path / "scores" / "summary.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class Played:
     def __init__(self, scores: list[list[float | None]]) -> None:
         self._scores = scores
 
-    def run_all(self, tasks, numbers, sampling, should_stop, on_progress, on_idle):
+    def run_all(self, tasks, numbers, sampling, should_stop, on_done, on_idle):
         return [
             Group(task, tuple(attempt(task, n, score) for n, score in zip(numbers, scores, strict=True)))
             for task, scores in zip(tasks, self._scores, strict=True)
