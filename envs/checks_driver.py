@@ -74,7 +74,7 @@ class Driver:
         env: What is driven.
         max_turns: Of an episode.
         timeout_s: Deadline of one call.
-        beside: The driver of the environment that this one was forked from, whose loop and thread it uses.
+        beside: The driver of the environment that this one was forked from, whose loop it uses.
     """
 
     def __init__(self, env: Env | AsyncEnv, max_turns: int, timeout_s: float, beside: "Driver | None" = None) -> None:
@@ -84,7 +84,6 @@ class Driver:
         self._timeout_s = timeout_s
         self._is_twin = beside is not None
         self._loop: LoopThread = LoopThread("turngym-check") if beside is None else beside._loop
-        self._threads: DaemonThreads = DaemonThreads(1, "turngym-check-env") if beside is None else beside._threads
 
     def play(self, task: Task, style: int, seed: int) -> Episode:
         """Play one episode.
@@ -166,7 +165,9 @@ class Driver:
         if isinstance(self.env, AsyncEnv):
             coroutine = self._watched(method(*args, **kwargs))
             return self._loop.run(coroutine, timeout_s=self._timeout_s, what=what)
-        call = self._threads.call(lambda: method(*args, **kwargs), timeout_s=self._timeout_s, what=what)
+        # A thread for each call, as in a run: an environment that minds shows it here.
+        threads = DaemonThreads(1, "turngym-check-env")
+        call = threads.call(lambda: method(*args, **kwargs), timeout_s=self._timeout_s, what=what)
         return self._loop.run(call, timeout_s=2 * self._timeout_s, what=what)
 
     async def _watched(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -5,6 +5,8 @@ behind it go on. (`asyncio.to_thread` would let hung calls fill its pool, and wa
 """
 
 import asyncio
+import contextvars
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,11 +20,19 @@ IDLE_S = 10.0  # for which a thread without a call waits for its next one, befor
 
 
 class DaemonThreads:
-    """Runs at most `max_threads` functions at once; the others wait their turn. Threads go from call to call."""
+    """Runs at most `max_threads` functions at once; the others wait their turn.
+
+    Threads go from call to call; context variables begin anew with each.
+    """
 
     def __init__(self, max_threads: int, name: str) -> None:
         self._max_threads = max_threads
         self._name = name
+        self._left: SimpleQueue[_Call] = SimpleQueue()  # by callers that the garbage collector ended
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._waiting: OrderedDict[_Call, None] = OrderedDict()  # leaving from the middle is O(1)
         self._idle: list[_Inbox] = []
@@ -35,7 +45,9 @@ class DaemonThreads:
             DeadlineError: It ran longer than `timeout_s`, not counting the wait for a thread. `what` names it.
         """
         call = _Call(function, args, asyncio.get_running_loop())
+        del function, args  # the thread lets go of them within the call
         deadline: asyncio.Timeout | None = None
+        leave: Callable[[_Call], None] = self._give_up
         try:
             if (turn := self._begin(call)) is not None:
                 await turn
@@ -46,16 +58,25 @@ class DaemonThreads:
             if deadline is None or not deadline.expired():
                 raise  # the function's own
             raise DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s") from error
+        except GeneratorExit:  # its loop is gone; a garbage collection may say so while this thread holds the lock
+            leave = self._left.put
+            raise
         finally:
-            self._give_up(call)
+            leave(call)
 
     def _begin(self, call: "_Call") -> "asyncio.Future[None] | None":
         """Hand a call to a thread; where it has to wait for one, return what tells its turn."""
+        if self._pid != os.getpid():
+            self._reset()  # a fork has left the threads behind
+        with suppress(Empty):
+            while True:
+                self._give_up(self._left.get_nowait())
+        turn: asyncio.Future[None] = call.loop.create_future()
         with self._lock:
             if self._busy == self._max_threads:
-                call.turn = call.loop.create_future()
+                call.turn = turn
                 self._waiting[call] = None
-                return call.turn
+                return turn
             inbox = self._admit(call)
         self._hand_over(call, inbox)
         return None
@@ -69,7 +90,11 @@ class DaemonThreads:
     def _hand_over(self, call: "_Call", inbox: "_Inbox | None") -> None:
         if inbox is None:
             inbox = SimpleQueue()
-            threading.Thread(target=self._work, args=(inbox,), name=self._name, daemon=True).start()
+            try:
+                threading.Thread(target=self._work, args=(inbox,), name=self._name, daemon=True).start()
+            except RuntimeError as error:  # the machine has no more of them
+                call.settle(call.result if call.turn is None else call.turn, [], error)
+                return
         inbox.put(call)
 
     def _work(self, inbox: "_Inbox") -> None:
@@ -134,19 +159,23 @@ class _Call:
         self._function = function
         self._args = args
 
-    def run(self) -> tuple[Any, Exception | None]:
-        """Call the function, in its thread; return its result, or what it raised."""
+    def run(self) -> tuple[list[Any], Exception | None]:
+        """Call the function, in its thread; return its result, which `settle` takes out, or what it raised."""
         if self.turn is not None:
-            self.settle(self.turn, None, None)
+            self.settle(self.turn, [None], None)
+        function, args = self._function, self._args
+        del self._function, self._args
         try:
-            return self._function(*self._args), None
+            return [contextvars.Context().run(function, *args)], None
         except Exception as raised:
             # A future cannot carry StopIteration.
-            return None, RuntimeError(f"raised {raised!r}") if isinstance(raised, StopIteration) else raised
+            return [], RuntimeError(f"raised {raised!r}") if isinstance(raised, StopIteration) else raised
         except BaseException as raised:
-            return None, RuntimeError(f"raised {raised!r}")  # sys.exit() there must not stop the caller's loop
+            return [], RuntimeError(f"raised {raised!r}")  # sys.exit() there must not stop the caller's loop
+        finally:
+            del function, args  # here, while its deadline holds: destructors may be slow
 
-    def settle(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+    def settle(self, future: "asyncio.Future[Any]", result: list[Any], error: Exception | None) -> None:
         """Set a future from the thread, unless nobody waits."""
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(_set, future, result, error)
@@ -155,10 +184,10 @@ class _Call:
 _Inbox = SimpleQueue[_Call | None]  # of a thread; None ends it
 
 
-def _set(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+def _set(future: "asyncio.Future[Any]", result: list[Any], error: Exception | None) -> None:
     if future.done():
         return
     if error is None:
-        future.set_result(result)
+        future.set_result(result.pop())  # the thread keeps nothing of it
     else:
         future.set_exception(error)

@@ -240,7 +240,7 @@ class Session:
         if not images:  # token ids alone say nothing of them
             self._texts.add(conversation.prompt_ids(), child)
         if isinstance(ask, TextAsk) and isinstance(ask.prompt, str):
-            self._texts.add_told(ask.prompt, read, action, child)
+            self._texts.add_told(ask.prompt, read, action.raw, conversation.written(sampling), child)
         return Answer(
             content=read.content,
             thought=read.thought,

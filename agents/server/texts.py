@@ -5,7 +5,6 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from ...envs.base import Action
 from .answers import Read
 from .tree import Node
 
@@ -25,16 +24,24 @@ class KnownTexts:
         self._lengths[is_text].add(length)
         self._nodes.setdefault((is_text, length, _digest(whole)), []).append(node)
 
-    def add_told(self, told: str, read: Read, action: Action, node: Node) -> None:
-        """Remember a context with what a client was told of its answer, which lacks what ended it.
+    def add_told(self, prompt: str, read: Read, raw: str, body: str, node: Node) -> None:
+        """Remember a prompt with what a client was told of its answer, which lacks what ended it.
 
         Who goes on from it by text may write that, too: the end of the turn, or the stop string. It has been sampled,
-        so it is not shown again.
+        so it is not shown again. The prompt alone remains one that nobody has answered: it may be asked again.
+
+        Args:
+            prompt: What the client asked.
+            read: What it was told.
+            raw: All that was sampled, special tokens included.
+            body: The same without those at its end.
+            node: The answer's.
         """
-        hidden = action.raw[len(read.content) :] if action.raw.startswith(read.content) else ""
-        stop = read.stop if read.stop and hidden.startswith(read.stop) else ""
+        stop = read.stop if read.stop and read.stop in body else ""
+        hidden = raw[body.find(stop) if stop else len(body) :]
         for ending in {"", stop, hidden}:
-            self.add(told + read.content + ending, node)
+            if read.content or ending:
+                self.add(prompt + read.content + ending, node)
 
     def find(self, prompt: _Prompt) -> tuple[Node | None, int]:
         """Return the turn that holds most of a prompt, and how much; one that nobody went on from first."""

@@ -165,6 +165,8 @@ class VllmChild:
             await asyncio.sleep(0)  # so that requests of one moment reach the engine together, and it steps with all
             if isinstance(prompt, PicturePrompt):
                 prompt = await read_by_vllm(self._engine.renderer, prompt, request_id)
+            if self._is_gone:  # vLLM would take it, and nobody answer
+                raise EngineDeadError(f"vLLM was stopped before it took {request_id!r}")
             return await self._engine.add_request(request_id, prompt, params, lora_request=adapter, priority=priority)
         except EngineError:
             raise

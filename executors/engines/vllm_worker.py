@@ -107,11 +107,16 @@ class WeightReceiver:
             )
 
     def turngym_skip_ranks(self) -> None:
-        """Find out no token's rank among all: nobody asks for it, and on a CPU it costs more than the logprob."""
+        """Find out no token's rank among all: nobody asks for it, and on a CPU it costs more than the logprob.
+
+        vLLM's second model runner, which GPUs have from some version on, has another sampler, and goes on as it was.
+        """
         from vllm.v1.outputs import LogprobsTensors
 
         sampler = self.model_runner.sampler
-        gather_ranked = sampler.gather_logprobs
+        gather_ranked = getattr(sampler, "gather_logprobs", None)
+        if gather_ranked is None:
+            return
 
         def gather(logprobs_BV: torch.Tensor, num_top: int, token_ids: torch.Tensor) -> LogprobsTensors:
             if num_top:

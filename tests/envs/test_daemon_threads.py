@@ -1,6 +1,9 @@
 """Blocking functions in threads, with deadlines."""
 
 import asyncio
+import decimal
+import gc
+import os
 import subprocess
 import sys
 import threading
@@ -173,6 +176,87 @@ async def test_calls_of_a_loop_that_is_closed_keep_no_thread_from_others() -> No
     await asyncio.to_thread(run)
     may_end.set()
     assert await threads.call(lambda: 5, timeout_s=10, what="it") == 5
+
+
+async def test_a_slow_destructor_belongs_to_its_own_call() -> None:
+    threads = DaemonThreads(1, "t")
+
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.4)
+
+    for _ in range(3):
+        with pytest.raises(DeadlineError):
+            await threads.call(lambda one: None, Slow(), timeout_s=0.1, what="it")
+        assert await threads.call(lambda: 5, timeout_s=0.3, what="it") == 5
+
+
+async def test_context_variables_begin_anew_with_each_call() -> None:
+    threads = DaemonThreads(1, "t")
+    await threads.call(lambda: setattr(decimal.getcontext(), "prec", 3), timeout_s=10, what="it")
+    assert await threads.call(lambda: decimal.getcontext().prec, timeout_s=10, what="it") != 3
+
+
+async def test_a_thread_that_cannot_be_started_is_an_error_of_its_call_alone(monkeypatch) -> None:
+    threads = DaemonThreads(1, "t")
+    release = threading.Event()
+    hung = asyncio.ensure_future(threads.call(release.wait, timeout_s=0.2, what="it"))
+    await asyncio.sleep(0.05)
+    behind = [asyncio.ensure_future(threads.call(lambda: 5, timeout_s=10, what="it")) for _ in range(2)]
+    start, refusals = threading.Thread.start, ["can't start new thread"]
+
+    def refuses_once(thread: threading.Thread) -> None:
+        if refusals:
+            raise RuntimeError(refusals.pop())
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuses_once)
+    with pytest.raises(DeadlineError):
+        await hung
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await behind[0]
+    assert await behind[1] == 5
+    release.set()
+    assert threads._busy == 0
+
+
+async def test_a_fork_has_threads_of_its_own() -> None:
+    threads = DaemonThreads(1, "t")
+    assert await threads.call(lambda: 5, timeout_s=10, what="it") == 5
+    assert len(threads._idle) == 1
+    pid = os.fork()
+    if pid == 0:
+        asyncio.events._set_running_loop(None)
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        os._exit(loop.run_until_complete(threads.call(lambda: 7, timeout_s=5, what="it")))
+    assert os.waitstatus_to_exitcode((await asyncio.to_thread(os.waitpid, pid, 0))[1]) == 7
+
+
+@pytest.mark.timeout(60)
+def test_the_garbage_collector_may_end_a_caller_in_the_midst_of_another_call() -> None:
+    """Then the lock is taken, by the same thread."""
+    threads = DaemonThreads(1, "t")
+    release = threading.Event()
+
+    async def leave() -> None:
+        asyncio.get_running_loop().call_later(0.1, asyncio.get_running_loop().stop)
+        await threads.call(release.wait, timeout_s=600, what="it")
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(leave())
+    loop.run_forever()
+    loop.close()
+    release.set()
+    while threads._busy:
+        time.sleep(0.01)
+    time.sleep(0.1)  # the thread lets go of the call
+    with threads._lock:
+        del task
+        gc.collect()
+        assert threads._left.qsize() == 1
+    assert asyncio.run(threads.call(lambda: 5, timeout_s=10, what="it")) == 5
+    assert threads._left.empty()
 
 
 class Held:

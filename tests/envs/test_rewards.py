@@ -156,7 +156,7 @@ async def test_a_coroutine_that_blocks_costs_no_other_its_verdict(write, monkeyp
     reward = write(
         "import threading\nrelease = threading.Event()\nasync def reward_func(queries, prompts, labels):\n"
         "    if labels[0] == 0: release.wait(600)\n    return [1.0]",
-        timeout_s=0.1,
+        timeout_s=0.5,  # in which a busy machine, too, sees who blocks
     )
     bad = asyncio.create_task(reward(["q"], ["p"], [0]))
     await asyncio.sleep(0)

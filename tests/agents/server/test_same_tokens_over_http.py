@@ -213,6 +213,14 @@ async def test_prompts_of_completions_give_them_too(tokenizer_of, template_text,
         ("Look up.\nObservation:\n", ["Observation:"], "Observation: 42", "QLook up.\nObservation:\n 42"),
         ("Look up.\nObservation:\n", ["Observation:"], "Observation:\n42", "QLook up.\nObservation:\n42"),
         ("Look up.\nObservation:", ["Observation:"], "So 42", "QLook up.\nObservation:So 42"),
+        # With a special token in its middle, which no client is told of either.
+        ("Hi<|im_start|>x<|im_end|>", [], "<|im_end|>\nA", "QHi<|im_start|>x<|im_end|>\nA"),
+        ("Hi<|im_start|>x\nObs:", ["Obs:"], "Obs: 42", "QHi<|im_start|>x\nObs: 42"),
+        ("A<|im_start|>Bz<|im_end|>", ["B"], "B42", "QA<|im_start|>Bz<|im_end|>42"),
+        # Nothing said: the same prompt again is the same prompt, and what a client writes behind it is known.
+        ("<|im_end|>", [], "", "Q"),
+        ("<|im_end|>", [], "<|im_end|>\nA", "Q<|im_end|>\nA"),
+        ("\n", ["\n"], "", "Q"),
     ],
 )
 async def test_what_ended_a_completion_is_not_shown_twice(tokenizer_of, template_text, written, stop, going_on, second):
@@ -224,4 +232,4 @@ async def test_what_ended_a_completion_is_not_shown_twice(tokenizer_of, template
         told = (await client.post("/v1/completions", json=body)).json()["choices"][0]["text"]
         await client.post("/v1/completions", json={**body, "prompt": f"Q{told}{going_on}"})
     assert script.agent.codec.decode(script.engine.requests[1].prompt_ids) == second
-    assert len(session.record().sequences) == 1
+    assert len(session.record().sequences) == (2 if second == "Q" else 1)

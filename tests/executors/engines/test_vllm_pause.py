@@ -127,3 +127,15 @@ async def test_an_engine_that_hangs_while_it_is_waited_for_is_known_as_dead() ->
     end.set()
     await pausing
     await rig.engine.health()  # nothing runs any more
+
+
+async def test_a_request_on_its_way_to_an_engine_that_is_stopped_fails():
+    """vLLM takes it for a moment still, and would never answer it."""
+    rig = Rig()
+    rig.child._num_submitting = 0
+    request = asyncio.create_task(rig.child.answer("prompt", None, "a request", None, 0))
+    await asyncio.sleep(0)  # it lets others of the same moment come first
+    rig.child.gone.set_result(None)
+    with pytest.raises(EngineDeadError, match="stopped before it took 'a request'"):
+        await request
+    assert rig.vllm.calls == []

@@ -10,6 +10,17 @@ from turngym.executors.engines.vllm_worker import WeightReceiver
 pytestmark = pytest.mark.slow  # imports vLLM
 
 
+@pytest.mark.parametrize("sampler", [None, "second"])
+def test_a_runner_without_this_sampler_goes_on_as_it_was(sampler):
+    if sampler == "second":
+        sampler = pytest.importorskip("vllm.v1.worker.gpu.sample.sampler").Sampler
+        assert not hasattr(sampler, "gather_logprobs")
+    receiver = WeightReceiver()
+    receiver.model_runner = SimpleNamespace(sampler=sampler)
+    receiver.turngym_skip_ranks()
+    assert receiver.model_runner.sampler is sampler
+
+
 def test_logprobs_are_vllms_own_without_their_ranks():
     from vllm.v1.sample.sampler import Sampler
 
