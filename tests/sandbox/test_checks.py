@@ -53,7 +53,7 @@ def problems(sandbox, *names, timeout_s=20.0):
 @pytest.mark.soak
 def test_a_sandbox_that_keeps_the_contract_passes():
     names = sorted(set(CHECKS) - NOT_ISOLATED - {"cpu_time", "leaks"})
-    assert problems(PlainSandbox(), *names) == []
+    assert problems(PlainSandbox(), *names, timeout_s=90.0) == []
     assert problems(Finds(), "clean_start", "little_inherited") == []
 
 
