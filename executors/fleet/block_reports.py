@@ -4,6 +4,7 @@ A call into the actor would not do, not even to a concurrency group of its own: 
 hold back all that comes to the actor. So a thread of the actor says it to the cluster's key-value store.
 """
 
+import logging
 import pickle
 import threading
 import time
@@ -13,6 +14,8 @@ import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from ..pools.watchdog import Blocking, blocking_now
+
+_log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 _NAMESPACE = b"turngym-blocking"
@@ -36,8 +39,12 @@ def _report(key: bytes) -> None:
     while True:
         time.sleep(LOOK_EVERY_S)
         blocking = blocking_now()
-        if blocking is not None:
-            _internal_kv_put(key, pickle.dumps(blocking), namespace=_NAMESPACE)
-        elif has_said:
-            _internal_kv_del(key, namespace=_NAMESPACE)
-        has_said = blocking is not None
+        try:
+            if blocking is not None:
+                _internal_kv_put(key, pickle.dumps(blocking), namespace=_NAMESPACE)
+            elif has_said:
+                _internal_kv_del(key, namespace=_NAMESPACE)
+        except Exception as error:  # the store may be back at the next look
+            _log.warning("cannot tell the cluster what blocks this process (%s): %r", blocking, error)
+        else:
+            has_said = blocking is not None
