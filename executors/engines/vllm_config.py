@@ -20,6 +20,8 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "TOKENIZERS_PARALLELISM": "false",
+    # GPUs would have the second one from some version on, which nothing here has been tried with.
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
 }
 CAPTURE_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
 CudagraphMode = Literal["full_decode_only", "full_and_piecewise"]

@@ -109,7 +109,7 @@ class WeightReceiver:
     def turngym_skip_ranks(self) -> None:
         """Find out no token's rank among all: nobody asks for it, and on a CPU it costs more than the logprob.
 
-        vLLM's second model runner, which GPUs have from some version on, has another sampler, and goes on as it was.
+        vLLM's second model runner has another sampler, and goes on as it was.
         """
         from vllm.v1.outputs import LogprobsTensors
 
