@@ -171,7 +171,8 @@ def test_what_failed_then_and_does_not_now_is_named(fleet):
 
 def test_another_data_set_is_named(fleet):
     recorded = two_steps(fleet)
-    with pytest.raises(ScheduleError, match=r"step 1, serial 0, turn 0: it drew task 'task 0' then and 'other 0' now"):
+    drawn = r"at step \d, serial (\d+), turn 0: it drew task 'task \1' then and 'other \1' now"
+    with pytest.raises(ScheduleError, match=drawn):
         follow(fleet(), recorded, Others(40))
     with pytest.raises(ScheduleError, match=r"the tasks are used up before it is drawn"):
         follow(fleet(), recorded, Line(1))
