@@ -27,7 +27,7 @@ class CohereCalls:
             written, _, rest = block.partition(_CLOSE)
             calls += _calls(written)
             content.append(rest)
-        return ParsedAnswer(_AROUND_TEXT.sub("", "".join(content)).strip(), tuple(calls))
+        return ParsedAnswer.of(_AROUND_TEXT.sub("", "".join(content)), calls)
 
     def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any]:
         """Return the form of an answer of calls alone; see `ForcesCalls`."""

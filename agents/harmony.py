@@ -77,7 +77,7 @@ class HarmonyCalls:
         """Take an answer apart; see `ToolCallParser`."""
         parts = [part for part in _parts(text) if not part.is_thought]
         calls = tuple(_call(part) for part in parts if part.is_call)
-        return ParsedAnswer(_content(part for part in parts if not part.is_call), calls)
+        return ParsedAnswer.of(_content(part for part in parts if not part.is_call), calls)
 
     def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any] | None:
         """Return the form of an answer of one call, which ends the turn in this format; see `ForcesCalls`.
@@ -134,8 +134,8 @@ def _parts(text: str) -> Iterator[_Part]:
 
 
 def _content(parts: "Iterator[_Part] | list[_Part]") -> str:
-    said = (part.body if part.body is not None else part.text for part in parts)
-    return "\n".join(filter(None, (_MARK.sub("", text).strip() for text in said)))
+    said = [_MARK.sub("", part.body if part.body is not None else part.text) for part in parts]
+    return said[0] if len(said) == 1 else "\n".join(filter(None, map(str.strip, said)))
 
 
 def _call(part: _Part) -> ToolCall:

@@ -45,7 +45,7 @@ class LlamaCalls:
                 stop = gap.end() if gap else stop
             place = stop
         content.append(said[place:])
-        return ParsedAnswer("".join(content).replace(_TAG, "").strip(), tuple(calls))
+        return ParsedAnswer.of("".join(content).replace(_TAG, ""), calls)
 
     def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any]:
         """Return the form of an answer of calls alone; see `ForcesCalls`."""

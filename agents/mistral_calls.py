@@ -30,7 +30,7 @@ class MistralCalls:
             found, rest = _block(block)
             calls += found
             content.append(rest)
-        return ParsedAnswer("".join(content).strip(), tuple(calls))
+        return ParsedAnswer.of("".join(content), calls)
 
     def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any]:
         """Return the form of an answer of calls alone, in any generation's way; see `ForcesCalls`."""

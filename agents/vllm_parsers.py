@@ -52,7 +52,7 @@ class VllmCalls:
         content, calls = self._read(whole)
         if num_begun > len(calls):
             calls.append(_unreadable(self._name))
-        return ParsedAnswer(content.strip(), tuple(calls))
+        return ParsedAnswer.of(content, calls)
 
     def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any] | None:
         """Return the form that vLLM holds an answer to; see `ForcesCalls`. Not all of its parsers have one."""

@@ -1,7 +1,7 @@
 """What a model's answer asks for: tool calls as data, and the seam where a parser takes them out of text."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -26,10 +26,19 @@ class ToolCall:
 
 
 class ParsedAnswer(NamedTuple):
-    """An answer taken apart: its text outside of calls and thoughts, and its calls in the order they were written."""
+    """An answer taken apart: its text outside of calls and thoughts, and its calls in the order they were written.
+
+    Make it with `of`, which leaves the text of an answer without calls as it was sampled.
+    """
 
     content: str
     calls: tuple[ToolCall, ...]
+
+    @classmethod
+    def of(cls, content: str, calls: Iterable[ToolCall]) -> "ParsedAnswer":
+        """Return an answer whose text stays as it was written, but for the spaces between it and its calls."""
+        calls = tuple(calls)
+        return cls(content.strip() if calls else content, calls)
 
 
 class ToolCallParser(Protocol):

@@ -30,7 +30,7 @@ class JsonCalls:
             return ParsedAnswer("", ())  # it never stopped thinking
         if OPEN not in said:
             plain = _plain_calls(said)
-            return ParsedAnswer("" if plain else said.strip(), plain)
+            return ParsedAnswer("" if plain else said, plain)
         content: list[str] = []
         found: list[ToolCall] = []
         place = 0
@@ -39,7 +39,7 @@ class JsonCalls:
             calls, place = _block(said, start + len(OPEN))
             found += calls
         content.append(said[place:])
-        return ParsedAnswer("".join(content).strip(), tuple(found))
+        return ParsedAnswer.of("".join(content), found)
 
     def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any]:
         """Return the form of an answer of calls alone; see `ForcesCalls`."""

@@ -71,3 +71,11 @@ def test_names_are_those_of_vllm_and_ours():
     assert TOOL_PARSERS["qwen3_coder"] == OfVllm("qwen3_coder")
     with pytest.raises(ConfigError, match="'qwen3_coder' is vLLM's, and wants the model's tokenizer"):
         tool_parser("qwen3_coder")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("text", ["Same today. Tomorrow at ", "\n 5\n\n", " ", ""])
+def test_without_calls_the_text_stays_as_it_was_written(name, text):
+    assert tool_parser(name).parse(text) == (text, ())
+    content, calls = tool_parser(name).parse(WHOLE[name])
+    assert (content, len(calls)) == ("", 1)

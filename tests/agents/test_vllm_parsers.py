@@ -165,6 +165,14 @@ def test_nothing_that_a_model_writes_raises(name, tokenizer):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", VLLM_TOOL_PARSERS)
+def test_without_calls_the_text_stays_as_it_was_written(name, tokenizer):
+    parser = installed(tool_parser, name, tokenizer, TOOLS)
+    for text in ("Same today. Tomorrow at ", " 5\n\n"):
+        assert parser.parse(text) == (text, ())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in VLLM_REASONING_PARSERS if name not in WANTS_MERGES])
 def test_nothing_that_a_model_thinks_raises(name, tokenizer):
     parser = installed(reasoning_parser, name, tokenizer)

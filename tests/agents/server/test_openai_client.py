@@ -71,6 +71,18 @@ async def test_tools_are_called_and_answered_in_parallel(served, tools):
     ]
 
 
+async def test_a_text_without_calls_is_shown_as_it_was_sampled(served, tools):
+    texts = ["Same today. Tomorrow at ", "\n 5\n\n", " ", "Noon."]
+    talk, server = await served("qwen2_5", texts)
+    client, history = client_of(server), [user("a")]
+    for text in texts:
+        answer = await client.chat.completions.create(model="m", messages=history, tools=tools)
+        assert answer.choices[0].message.content == text
+        history += [answer.choices[0].message, user("b")]
+    (sequence,) = talk.session.record().sequences
+    assert sequence.num_actions == sum(map(len, talk.replies))
+
+
 async def test_without_a_choice_of_tools_calls_are_text(served, tools):
     talk, server = await served("qwen2_5", [CALL, "Noon."])
     client = client_of(server)
