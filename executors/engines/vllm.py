@@ -80,6 +80,7 @@ class VllmEngine:
         child.gone.add_done_callback(lambda _: self._wake_held(child))
         await child.begin()
         await child.call("turngym_skip_ranks")
+        await child.call("turngym_spare_seeds")
         if (adapter := self._config.adapter) is not None:
             await child.call("turngym_start_adapter", adapter.rank)
         if self.scoring_temperature != 1.0:

@@ -126,6 +126,30 @@ class WeightReceiver:
 
         sampler.gather_logprobs = gather
 
+    def turngym_spare_seeds(self) -> None:
+        """Keep a seeded request's random numbers for tokens that count.
+
+        A prompt that is read in parts, or again, has tokens sampled that vLLM drops. Its first model runner takes the
+        numbers back by an offset, which generators on a CPU have not, and dies of that.
+        """
+        runner = self.model_runner
+        if self.device.type != "cpu" or not hasattr(runner, "discard_request_mask"):
+            return
+        sample_tokens = runner.sample_tokens
+
+        def sample(*arguments: Any, **named: Any) -> Any:
+            generators = runner.input_batch.generators
+            is_dropped_B = runner.discard_request_mask.np[: runner.input_batch.num_reqs]
+            spared = {
+                place: generators.pop(place) for place in is_dropped_B.nonzero()[0].tolist() if place in generators
+            }
+            try:
+                return sample_tokens(*arguments, **named)
+            finally:
+                generators.update(spared)
+
+        runner.sample_tokens = sample
+
     def turngym_divide_logits(self, temperature: float) -> None:
         """Divide all logits from now on, so that a prompt's logprobs are those of this temperature."""
         from vllm.model_executor.layers.logits_processor import LogitsProcessor

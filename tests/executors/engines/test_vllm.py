@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from turngym.agents.base import Sampling
+from turngym.agents.base import Completion, Sampling
 from turngym.errors import EngineDeadError, EngineError, WeightSyncError
 from turngym.executors.engines.checks import check_engine
 from turngym.executors.engines.transports import CudaIpcWriter, ShmWriter
@@ -124,3 +124,40 @@ async def test_vllm_keeps_the_contract_and_follows_weights(tiny_model: Path, on_
         await engine.close()
     with pytest.raises(EngineDeadError):
         await engine.generate(PROMPT, Sampling(4))
+
+
+@pytest.mark.parametrize(("on_gpu", "cudagraph_mode", "tolerance"), DEVICES[:2])
+async def test_seeds_hold_where_prompts_are_read_in_parts(tiny_model: Path, on_gpu, cudagraph_mode, tolerance):
+    """vLLM drops what it samples for a part of a prompt; on a CPU a seeded one ended the engine."""
+    config = VllmConfig(
+        str(tiny_model),
+        "float32",
+        max_context=256,
+        max_num_seqs=32,
+        kv_cache_gib=0.1,
+        num_threads=2,
+        gpu_memory_utilization=0.2,
+        cudagraph_mode=cudagraph_mode,
+        enable_prefix_caching=False,
+        max_batched_tokens=64,
+    )
+    engine = VllmEngine(config, on_gpu=on_gpu)
+    await engine.start()
+
+    async def ask(length: int, seed: int | None) -> Completion:
+        return await engine.generate(np.resize(PROMPT, length), Sampling(6, seed=seed))
+
+    try:
+        alone = [await ask(60 - 12 * number, number) for number in range(3)]  # each is read at once
+        # Their prompts are read in parts now, between others, some of which have seeds.
+        together = await asyncio.gather(
+            *[ask(200, None if number % 2 else 9) for number in range(6)],
+            *[ask(60 - 12 * number, number) for number in range(3)],
+            *[ask(150, 7) for _ in range(4)],
+        )
+        for number, completion in enumerate(alone):
+            assert together[6 + number].token_ids.tolist() == completion.token_ids.tolist()
+        assert len({completion.token_ids.tobytes() for completion in together[9:]}) == 1
+        assert len({completion.token_ids.tobytes() for completion in together[:6:2]}) == 1
+    finally:
+        await engine.close()
