@@ -9,11 +9,13 @@ from ..executors.fleet.fleet import Fleet
 from ..executors.pools.base import Kept
 from ..executors.pools.known_states import KnownStates
 from ..executors.pools.states import complaint, shared_out
-from ..executors.pools.stats import pool_metrics
+from ..executors.pools.stats import PoolStats, pool_metrics
 
 STATES = "env_states.pkl"
 INTERRUPTED_S = 5.0  # deadline of the last question of a run that was asked to stop
 GRACE_S = 5.0  # for the way there and back
+STATS_S = 10.0  # deadline of the question for a step's metrics
+LOAD_S = 60.0  # beyond what a call of an environment may take, before the first episode
 
 
 class EnvPools:
@@ -35,10 +37,10 @@ class EnvPools:
         self._asks = keeps_state
 
     def metrics(self) -> dict[str, float]:
-        """Return how the pools stand; those of engines that are being started anew are not in it."""
-        what = "asking how the environments stand"
-        stats = self._fleet.call(self._fleet.started, "pool_stats", timeout_s=self._timeout_s, what=what)
-        return pool_metrics(list(stats.values())) if stats else {}
+        """Return how the pools stand; those that do not answer are not in it, which is no reason to end an engine."""
+        answers = self._fleet.ask("pool_stats", timeout_s=STATS_S).values()
+        stats = [answer for answer in answers if isinstance(answer, PoolStats)]
+        return pool_metrics(stats) if stats else {}
 
     def gather(self) -> None:
         """Ask what classes of environments keep; what cannot be had stays as it was last known, which is said."""
@@ -75,7 +77,7 @@ class EnvPools:
         self._known.give({engine.index: part for engine, part in zip(engines, parts, strict=True)})
         for engine, part in zip(engines, parts, strict=True):
             what = "giving environments their state back"
-            self._fleet.call([engine], "load_pool_states", part, timeout_s=self._timeout_s, what=what)
+            self._fleet.call([engine], "load_pool_states", part, timeout_s=self._timeout_s + LOAD_S, what=what)
 
     def _gather(self, timeout_s: float) -> None:
         if not self._asks:

@@ -155,7 +155,7 @@ class Fleet:
             what: What is done, for messages.
 
         Raises:
-            DeadlineError: No engine answered in time, and none is left that could be called.
+            DeadlineError: No engine answered in time, and none is left that can be called or started anew.
             TurnGymError: What a call raised on an engine that lives.
         """
         with self._lock:
@@ -167,15 +167,16 @@ class Fleet:
         late = [ref for ref, handle in handles.items() if handle in pending]
         results: dict[EngineRef, Any] = {}
         for ref in late:
-            self._died(asked[ref], f"{what} took longer than its deadline of {timeout_s:g} s", has_process=False)
-        if len(late) == len(handles) and not self.started:
+            cause = f"{what} took longer than its deadline of {timeout_s:g} s"
+            self._died(asked[ref], cause, has_process=False, life=ref)
+        if len(late) == len(handles) and not self._can_go_on:
             names = ", ".join(str(ref.index) for ref in late)
             raise DeadlineError(f"{what} took longer than its deadline of {timeout_s:g} s in engine {names}")
         for ref in handles.keys() - set(late):
             try:
                 results[ref] = ray.get(handles[ref])
             except RayError as error:
-                if not self._is_death(error, asked[ref]):
+                if not self._is_death(error, asked[ref], ref):
                     raise from_ray(error, what, f"engine {ref.index}") from error
         return results
 
@@ -237,16 +238,24 @@ class Fleet:
             engine.asked_at = 0.0  # its health is asked for at once
         return outcome
 
-    def _is_death(self, error: RayError, engine: EngineState) -> bool:
-        """Say whether a call failed because the engine is dead, and take note of it."""
+    @property
+    def _can_go_on(self) -> bool:
+        """Whether an engine can be called now or after a start."""
+        with self._lock:
+            statuses = {engine.status for engine in self._engines}
+        return bool(statuses - {Status.DEAD, Status.GONE}) or (Status.DEAD in statuses and self._restarts.has_any)
+
+    def _is_death(self, error: RayError, engine: EngineState, life: EngineRef | None = None) -> bool:
+        """Say whether a call failed because the engine is dead, and take note of it; see `_died`."""
         if (cause := death_of(error)) is None:
             return False
-        self._died(engine, cause, has_process=not isinstance(error, RayActorError))
+        self._died(engine, cause, has_process=not isinstance(error, RayActorError), life=life)
         return True
 
-    def _died(self, engine: EngineState, cause: str, *, has_process: bool) -> None:
+    def _died(self, engine: EngineState, cause: str, *, has_process: bool, life: EngineRef | None = None) -> None:
+        """Take note of a death, unless it is that of a former life: the engine was started anew since."""
         with self._lock:
-            if engine.is_started:
+            if engine.is_started and life in (None, engine.ref):
                 self._last_death = f"engine {engine.index} died: {cause}"
                 self._say(self._last_death)
                 engine.status, engine.has_process = Status.DEAD, has_process

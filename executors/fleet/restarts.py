@@ -28,6 +28,11 @@ class Restarts:
         self._num_left = most
         self.num_taken = 0
 
+    @property
+    def has_any(self) -> bool:
+        """Whether another engine may be replaced."""
+        return self._num_left > 0
+
     def take(self, engine: EngineState) -> bool:
         """Say whether this engine may be replaced, and count it."""
         is_free = False

@@ -6,8 +6,9 @@ import pytest
 
 from turngym.errors import CheckpointError, DeadlineError
 from turngym.executors.fleet.fleet_engine import EngineRef, EngineState, Status
-from turngym.executors.pools.base import Kept
+from turngym.executors.pools.base import HostCounts, Kept
 from turngym.executors.pools.known_states import KnownStates
+from turngym.executors.pools.stats import PoolStats
 from turngym.learner import env_pools
 from turngym.learner.env_pools import STATES, EnvPools
 
@@ -23,7 +24,9 @@ class Fleet:
     def started(self):
         return [EngineRef(index, 0) for index in self.answers]
 
-    def ask(self, method, each_s, *, timeout_s):
+    def ask(self, method, each_s=0.0, *, timeout_s):
+        if method == "pool_stats":
+            return self.answers
         assert method == "pool_states"
         assert timeout_s == each_s + env_pools.GRACE_S
         self.timeouts.append(each_s)
@@ -104,6 +107,15 @@ def test_a_resumed_runs_states_are_dealt_out_and_known_before_anybody_is_asked(m
     (tmp_path / STATES).write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="holds the state of environments"):
         pools.load(tmp_path)
+
+
+def test_metrics_are_those_of_the_pools_that_answer(make):
+    """A question for numbers is no reason to end an engine, or a run."""
+    stats = PoolStats({}, HostCounts(), num_close_failures=2)
+    fleet, _, pools = make({0: stats, 1: DeadlineError("its answer took longer than its deadline"), 2: stats})
+    assert pools.metrics()["env_pool/num_close_failures"] == 4
+    fleet.answers = {0: DeadlineError("its answer took longer than its deadline")}
+    assert pools.metrics() == {}
 
 
 def test_where_nothing_is_kept_nobody_is_asked(make, tmp_path):

@@ -127,6 +127,11 @@ class FakeRolloutActor:
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "lose" and self._index == 0 and self._script.once(what):
             raise EngineDeadError("vLLM is gone")
+        if what == "die before the other is done":
+            if self._index == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            while not (self._script.marks / "done").exists():
+                await asyncio.sleep(0.05)
         if what == "sleep":
             await asyncio.sleep(60)
         if what == "fail":
@@ -295,7 +300,7 @@ def test_slow_work_is_no_death_and_can_be_cancelled(make_fleet, tmp_path):
 
 
 def test_calls_have_a_deadline_and_errors_keep_their_names_in_one_line(make_fleet):
-    fleet = make_fleet()
+    fleet = make_fleet(max_restarts=0)
     with pytest.raises(WeightSyncError, match="no weights"):
         fleet.call(fleet.started, "work", "fail", timeout_s=30, what="working")
     with pytest.raises(DeadlineError, match=r"working took longer than its deadline of 0.5 s in engine 0, 1"):
@@ -303,6 +308,41 @@ def test_calls_have_a_deadline_and_errors_keep_their_names_in_one_line(make_flee
     with pytest.raises(WorkerError, match=r"an episode of task 'a' failed in engine \d: KeyError: .*a bug") as error:
         run(make_fleet(), ["is a bug"])
     assert "\n" not in str(error.value)
+
+
+def test_a_death_is_not_blamed_on_the_engine_that_was_started_in_its_place(make_fleet, tmp_path):
+    """As when one dies in a pause while another drains for longer than a start takes."""
+    fleet = make_fleet()
+    results: list[Any] = []
+    how = "die before the other is done"
+    call = threading.Thread(
+        target=lambda: results.append(fleet.call(fleet.started, "work", how, timeout_s=60, what="working"))
+    )
+    call.start()
+    until = time.monotonic() + 60
+    while not fleet.bare:
+        assert time.monotonic() < until
+        fleet.poll(0.1)
+    (back,) = fleet.bare
+    (tmp_path / "done").touch()
+    call.join()
+    assert named(results[0]) == {1: 1}
+    for _ in range(5):
+        fleet.poll(0.1)
+    assert fleet.bare == [back]
+    assert fleet.num_restarts == 1
+
+
+def test_the_only_engine_that_is_late_is_started_anew(make_fleet, lines):
+    fleet = make_fleet(num_engines=1, max_restarts=1)
+    assert fleet.call(fleet.started, "work", "sleep", timeout_s=0.5, what="working") == {}
+    until = time.monotonic() + 60
+    while not fleet.bare:
+        assert time.monotonic() < until
+        fleet.poll(0.1)
+    assert lines[0] == "engine 0 died: working took longer than its deadline of 0.5 s"
+    with pytest.raises(DeadlineError, match=r"working took longer than its deadline of 0.5 s in engine 0"):
+        fleet.call(fleet.started, "work", "sleep", timeout_s=0.5, what="working")
 
 
 def test_one_engine_that_is_late_is_named_and_the_others_go_on(make_fleet, lines):
