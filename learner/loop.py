@@ -50,14 +50,14 @@ def run_loop(
         # Before the first step; later where a run goes on that was interrupted while it evaluated.
         if _is_due(state.step, parts, settings) and state.step not in scores.by_step:
             eval_groups = _evaluate(parts, settings, state, scores, {})
-        while state.step < settings.num_steps and rollouts.has_more:
+        while settings.goes_on(state.step, rollouts.has_more):
             step = state.step + 1
             seconds: dict[str, float] = {}
             progress.step_began(step)
 
             # 1. Groups of finished episodes, until the batch is full; with their rewards, what they are worth.
             with progress.stage("rollout", seconds):
-                rollouts.begin_batch(parts.sync.version, settings.num_steps - state.step)
+                rollouts.begin_batch(parts.sync.version, max(1, settings.num_steps - state.step))
                 gathered = gather(parts, settings, partial(_idle, parts, settings))
                 rollouts.begin_learning()
             groups, rewards = gathered.groups, gathered.rewards
@@ -98,29 +98,26 @@ def run_loop(
             state.step = step
             state.rollouts, state.frontier = rollouts.state(parts.frontier.state)
 
-            # 5. The engines get the new weights, if there are any.
-            if state.optimizer_steps > updates:
-                with progress.stage("sync", seconds):
-                    rollouts.drop_stale(parts.sync.version + 1)
-                    parts.sync.publish()
+            try:
+                # 5. The engines get the new weights, if there are any.
+                if state.optimizer_steps > updates:
+                    with progress.stage("sync", seconds):
+                        rollouts.drop_stale(parts.sync.version + 1)
+                        parts.sync.publish()
 
-            # 6. Held-out tasks, now and then.
-            is_cut_short = False
-            if _is_due(step, parts, settings):
-                try:
+                # 6. Held-out tasks, now and then.
+                if _is_due(step, parts, settings):
                     eval_groups = _evaluate(parts, settings, state, scores, seconds)
-                except InterruptedStepError:
-                    is_cut_short = True  # the step itself is whole, and goes into the books
+            finally:
+                # 7. The books, also where one of these was cut short or failed: the step itself is whole.
+                ended_at = time.monotonic()
+                row = {"step": step, "part": state.part, "version": parts.sync.version, **metrics, "seconds": seconds}
+                rows.append(row)
+                keep_metrics(parts.folder, row, progress.say)
+                keep_schedule(parts.folder, schedule_row, progress.say)
+                progress.step_ended(step, metrics, seconds)
 
-            # 7. The books, and a checkpoint now and then.
-            ended_at = time.monotonic()
-            row = {"step": step, "part": state.part, "version": parts.sync.version, **metrics, "seconds": seconds}
-            rows.append(row)
-            keep_metrics(parts.folder, row, progress.say)
-            keep_schedule(parts.folder, schedule_row, progress.say)
-            progress.step_ended(step, metrics, seconds)
-            if is_cut_short:
-                raise InterruptedStepError
+            # 8. A checkpoint now and then.
             if settings.save_every > 0 and step % settings.save_every == 0:
                 with progress.stage("save", seconds):
                     save_if_it_can(parts, state, scores)
@@ -235,7 +232,7 @@ def _is_due(step: int, parts: Parts, settings: LoopSettings) -> bool:
     """Whether the held-out tasks are to be scored after this step."""
     if step == 0:
         return settings.eval_at_start
-    is_last = step >= settings.num_steps or not parts.rollouts.has_more
+    is_last = not settings.goes_on(step, parts.rollouts.has_more)
     return (is_last and settings.eval_at_end) or (settings.eval_every > 0 and step % settings.eval_every == 0)
 
 

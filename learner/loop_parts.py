@@ -36,7 +36,7 @@ class LoopSettings:
     """The numbers of the loop; all else is in the parts it drives."""
 
     batches: BatchPlan
-    num_steps: int
+    num_steps: int  # the most, or how many it takes if every batch is full
     num_epochs: int  # passes over each step's attempts
     sampling: Sampling
     eval_sampling: Sampling
@@ -54,6 +54,11 @@ class LoopSettings:
     max_failed_fraction: float
     trajectories_per_step: int
     eval_pass_at: tuple[int, ...] = ()
+    ends_with_tasks: bool = False  # and not by the number of steps: batches that were cut short leave tasks for more
+
+    def goes_on(self, step: int, has_more: bool) -> bool:
+        """Say whether another step follows this one, where `has_more` says whether it would hold anything."""
+        return has_more and (self.ends_with_tasks or step < self.num_steps)
 
     @property
     def filters(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 from ...errors import CheckpointError, ConfigError
 
 _DONE = "driver.json"
+_UNUSED = "driver.unused.json"
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,22 @@ class CheckpointFolder:
             (folder / _DONE).unlink(missing_ok=True)  # where only the last sync failed
         shutil.rmtree(folder, ignore_errors=True)
 
-    def drop_oldest(self) -> list[str]:
-        """Remove the oldest beyond the number to keep; return a line for each that does not let itself be removed."""
+    def drop_oldest(self, newest: int) -> list[str]:
+        """Remove the oldest beyond the number to keep; return a line for each that does not let itself be removed.
+
+        Args:
+            newest: Step of the one that was written last. Those of later steps are of a run that went on otherwise,
+                passed over since they were damaged: they take no other's place, and do not count any more.
+        """
         complaints: list[str] = []
         complete = sorted(path.parent for path in self.root.glob(f"step_*/{_DONE}"))
-        for old in complete[: -self._max_num]:
+        later = [folder for folder in complete if folder.name > self.tag(newest)]
+        for folder in later:
+            try:
+                (folder / _DONE).rename(folder / _UNUSED)
+            except OSError as error:
+                complaints.append(f"the damaged checkpoint {str(folder)!r} cannot be put aside: {error}")
+        for old in complete[: len(complete) - len(later)][: -self._max_num]:
             try:
                 (old / _DONE).unlink()  # first, so that what is half removed does not count
                 shutil.rmtree(old)
@@ -102,6 +114,8 @@ class CheckpointFolder:
         passed_over: list[str] = []
         was_complete = False
         for folder in sorted(self.root.glob("step_*"), reverse=True):
+            if (folder / _UNUSED).exists():
+                continue
             if not (folder / _DONE).exists():
                 passed_over.append(f"checkpoint {folder.name} was cut off half-way and is not used")
                 continue

@@ -211,4 +211,5 @@ def loop_settings(settings: TrainSettings, num_steps: int) -> LoopSettings:
         runs_ahead=settings.train.async_enable,
         max_failed_fraction=settings.train.max_failed_fraction,
         trajectories_per_step=settings.logger.trajectories_per_step,
+        ends_with_tasks=settings.train.max_steps < 0,
     )

@@ -15,7 +15,7 @@ class Progress:
     """Shows step, stage, reward, tokens/s and seconds per stage; without steps, only the stage.
 
     Args:
-        total_steps: How many there will be; 0 where nothing goes by steps.
+        total_steps: How many there will be, if no more follow; 0 where nothing goes by steps.
         console: Where to.
     """
 
@@ -61,7 +61,7 @@ class Progress:
 
     def step_began(self, step: int) -> None:
         """Show which step runs."""
-        self._step = step
+        self._step, self._total_steps = step, max(self._total_steps, step)
 
     def step_ended(self, step: int, numbers: Mapping[str, float], seconds: Mapping[str, float]) -> None:
         """Show a finished step's numbers; without a terminal, print them."""

@@ -28,7 +28,7 @@ def save(parts: Parts, state: LoopState, scores: Scores) -> None:
             "is there enough space? --ckpt.path can name another place, and --ckpt.max_num fewer to keep"
         ) from error
     state.saved_step = state.step
-    for complaint in checkpoints.drop_oldest():
+    for complaint in checkpoints.drop_oldest(state.step):
         parts.progress.say(f"WARNING: {complaint}")
 
 

@@ -40,7 +40,8 @@ def run_session(settings: TrainSettings, inputs: Inputs, config_text: str) -> in
     plan = make_plan(settings, inputs)
     checkpoints, checkpoint, passed_over = _checkpoints(settings)
     agent = settings.agent or "env:Prompt"
-    folder = RunFolder(Path(settings.ckpt.output_dir), resumes=settings.ckpt.load_enable, agent=agent)
+    # Without a checkpoint to go on from, an earlier run is moved aside as ever.
+    folder = RunFolder(Path(settings.ckpt.output_dir), resumes=checkpoint is not None, agent=agent)
     progress = Progress(plan.num_steps)
     for complaint in inputs.complaints:
         progress.say(complaint)

@@ -1,5 +1,6 @@
 """The loop with parts that follow a script: what an interruption, an evaluation or a failure leaves behind."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -330,6 +331,25 @@ def test_a_step_is_whole_once_its_updates_are_taken_even_if_no_engine_hears_of_i
         run(script, sync=FakeSync(fails_at=5))
     assert script.trained == [4] * 6
     assert (script.run.state.step, script.run.state.frontier.position) == (3, 6)
+
+
+def test_a_step_behind_which_something_fails_is_in_the_books(run, tmp_path):
+    """A resumed run does not take it again, and its schedule has no gap."""
+    script = Script()
+    with pytest.raises(EngineDeadError):
+        run(script, sync=FakeSync(fails_at=5))
+    assert script.run.state.step == 3
+    for name in ("metrics.jsonl", "schedule.jsonl"):
+        lines = (tmp_path / "run" / name).read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+    second = run(Script(), after=script.run, sync=FakeSync(version=5))
+    assert [row["step"] for row in second.rows] == [1, 2, 3, 4]
+
+
+def test_without_a_number_of_steps_the_run_ends_with_its_tasks(run):
+    """As where batches that were cut short left some for later."""
+    done = run(Script(), num_steps=4, ends_with_tasks=True, eval_every=-1, eval_at_end=True)
+    assert (done.state.step, sorted(done.scores.by_step)) == (10, [10])
 
 
 def test_a_step_with_nothing_to_learn_from_is_skipped_aloud(run, capsys):

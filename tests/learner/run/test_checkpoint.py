@@ -17,7 +17,7 @@ def write(folder: CheckpointFolder, step: int) -> None:
     (folder.root / tag / "critic").mkdir()
     (folder.root / tag / "critic" / "weights").write_text("weights of the critic")
     folder.finish(step, {"position": step * 10})
-    assert folder.drop_oldest() == []
+    assert folder.drop_oldest(step) == []
 
 
 def test_the_newest_complete_one_is_found(tmp_path):
@@ -84,6 +84,21 @@ def test_one_that_is_not_as_it_was_written_is_passed_over_and_named(tmp_path, na
     if (name, damage) != ("driver.json", "removed"):
         assert "is damaged and is not used" in line
         assert name in line
+
+
+def test_damaged_ones_take_no_place_of_those_that_are_written_after(tmp_path):
+    folder = CheckpointFolder(tmp_path, max_num=1)
+    write(folder, 10)
+    shutil.copytree(tmp_path / "step_000010", tmp_path / "step_000020")
+    (tmp_path / "step_000020" / "weights").write_text("w")
+    for step in (12, 14):
+        write(folder, step)
+        newest, passed_over = folder.newest()
+        assert newest is not None
+        assert (newest.step, passed_over) == (step, [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000014", "step_000020"]
+    write(folder, 20)  # when the run comes there again
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000020"]
 
 
 def test_a_run_does_not_begin_anew_because_its_only_checkpoint_is_damaged(tmp_path):

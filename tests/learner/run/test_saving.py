@@ -104,7 +104,7 @@ def test_an_old_one_that_cannot_be_removed_is_said_and_the_new_one_counts(tmp_pa
         raise OSError(16, "Device or resource busy")
 
     monkeypatch.setattr(checkpoint_module.shutil, "rmtree", busy)
-    (line,) = folder.drop_oldest()
+    (line,) = folder.drop_oldest(2)
     assert "step_000001' cannot be removed: [Errno 16] Device or resource busy" in line
     newest, _ = folder.newest()
     assert newest is not None
