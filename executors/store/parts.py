@@ -57,16 +57,28 @@ def members(path: Path) -> Iterator[Member]:
         yield Member(member.text, start, member.is_whole)
 
 
-def append(path: Path, lines: list[bytes]) -> None:
+def append(path: Path, lines: list[bytes], sound_size: int | None = None) -> int:
     """Add one member to a part, on disk when this returns; a part whose end was cut off is mended first.
+
+    Args:
+        path: The part.
+        lines: What to add.
+        sound_size: What an earlier call returned: a part of this size is as that call left it, and not read again.
+
+    Returns:
+        The part's size.
 
     Raises:
         OSError: It cannot be written; the part is then as it was before.
     """
-    written = list(members(path)) if path.exists() else []
-    if written and not written[-1].is_whole:
-        _mend(path, written)
+    if path.exists() and path.stat().st_size != sound_size:
+        sound_end = 0
+        for member in members(path):
+            if not member.is_whole:
+                _mend(path, sound_end, member)
+            sound_end = member.end
     append_whole(path, _deflated(lines))
+    return path.stat().st_size
 
 
 def append_whole(path: Path, data: bytes, *, waits: bool = True) -> None:
@@ -83,12 +95,11 @@ def append_whole(path: Path, data: bytes, *, waits: bool = True) -> None:
             raise
 
 
-def _mend(path: Path, written: list[Member]) -> None:
+def _mend(path: Path, sound_end: int, broken: Member) -> None:
     """Write a part anew without the line that was cut off."""
-    *sound, broken = written
     lines = [line + b"\n" for line in broken.text.split(b"\n")[:-1]]
     with path.open("rb") as file:
-        start = file.read(sound[-1].end if sound else 0)
+        start = file.read(sound_end)
     temporary = path.with_name(f"{path.name}.part")
     try:
         with temporary.open("wb", buffering=0) as file:

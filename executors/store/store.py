@@ -28,6 +28,7 @@ class TrajectoryStore:
     def __init__(self, folder: str | Path, *, env: str | None = None) -> None:
         self.folder = Path(folder)
         self.env = env
+        self._last: tuple[Path, int] | None = None  # where this store wrote, and the size that it left
 
     def write(self, step: int, trajectories: Iterable[Trajectory]) -> Path:
         """Append trajectories to the part of `step`, on disk when this returns; return the part.
@@ -65,7 +66,8 @@ class TrajectoryStore:
         lines = [_encoded(record) for record in records]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            append(path, lines)
+            sound_size = self._last[1] if self._last is not None and self._last[0] == path else None
+            self._last = path, append(path, lines, sound_size)
         except OSError as error:
             raise StoreError(
                 f"{len(lines)} trajectories of step {step} cannot be written to {str(path)!r}: "

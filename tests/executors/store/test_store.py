@@ -17,6 +17,7 @@ from turngym.envs.images import as_image
 from turngym.envs.task import Task
 from turngym.errors import StoreError, TrajectoryError
 from turngym.executors.episodes.trajectory import EndReason, Failure, FailureKind, Trajectory, TurnEnd
+from turngym.executors.store import parts
 from turngym.executors.store.store import TrajectoryStore
 
 
@@ -204,7 +205,7 @@ def test_what_a_crash_cut_off_spoils_nothing_else(tmp_path, caplog, nan_equal, b
     with caplog.at_level(logging.WARNING):
         assert [stored.trajectory.attempt for stored in store.read()] == [*range(kept)]
     assert f"{path}:{kept + 1}" in caplog.text
-    store.write(1, [trajectory(5)])  # does not stick to what is broken
+    TrajectoryStore(tmp_path).write(1, [trajectory(5)])  # the next process's does not stick to what is broken
     caplog.clear()
     read = list(store.read())
     assert [stored.trajectory.attempt for stored in read] == [*range(kept), 5]
@@ -212,6 +213,24 @@ def test_what_a_crash_cut_off_spoils_nothing_else(tmp_path, caplog, nan_equal, b
     assert not caplog.text
     assert len(lines_of(path)) == kept + 1  # to gzip, too, the file is whole again
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_part_that_nobody_else_changed_is_not_read_again(tmp_path, monkeypatch):
+    """Else an evaluation that writes task by task takes time that grows with the square of its tasks."""
+    read: list[Path] = []
+    members = parts.members
+    monkeypatch.setattr(parts, "members", lambda path: read.append(path) or members(path))
+    store = TrajectoryStore(tmp_path)
+    for attempt in range(4):
+        path = store.write(7, [trajectory(attempt)])
+    assert read == []
+    with path.open("ab") as file:
+        file.write(b"cut off")
+    store.write(7, [trajectory(4)])
+    assert read == [path]
+    TrajectoryStore(tmp_path).write(7, [trajectory(5)])
+    assert read == [path, path]
+    assert [stored.trajectory.attempt for stored in store.read(pytest.fail)] == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_plain_line_cut_off_by_a_crash_is_reported_and_skipped(tmp_path, caplog):
