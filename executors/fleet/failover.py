@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...agents.base import Completion, Generator, Sampling
 from ...agents.images import Images
 from ...errors import EngineDeadError
+from ..engines.lockstep import Ask, WaveEngine
 
 Peer = Callable[[NDArray[np.int32], Sampling, Images | None, str], Awaitable[Completion]]
 
@@ -92,3 +93,33 @@ class Failover:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._lives.wait()
+
+
+class LivingWaves:
+    """An engine in lockstep, which begins no wave before it has the current weights; nobody else answers for it.
+
+    Args:
+        engine: Whose waves.
+        failover: Knows whether it lives.
+    """
+
+    def __init__(self, engine: WaveEngine, failover: Failover) -> None:
+        self._engine, self._failover = engine, failover
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens of prompt and completion together."""
+        return self._engine.max_context
+
+    async def generate(
+        self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None = None, request: str = ""
+    ) -> Completion:
+        """Sample one completion; see `Generator`."""
+        (task,) = await self.submit_wave([Ask(prompt_ids, sampling, images, request)])
+        return await task
+
+    async def submit_wave(self, asks: Sequence[Ask]) -> list[asyncio.Task[Completion]]:
+        """Submit requests; see `WaveEngine`."""
+        if not self._failover.lives:
+            raise EngineDeadError("the engine was started anew and has no current weights yet")
+        return await self._engine.submit_wave(asks)

@@ -40,7 +40,7 @@ from ..pools.stats import PoolStats
 from ..rollouts.buffer import Group
 from .block_reports import report_blocking
 from .devices import take_devices
-from .failover import Failover
+from .failover import Failover, LivingWaves
 from .fleet_engine import Burst
 from .peers import peer
 from .stop_tokens import stop_token_ids
@@ -96,7 +96,7 @@ class RolloutActor:
         self._gate = _gate(config)
         self._members_that_fork = {name for name, member in config.env.members.items() if member.can_fork}
         has_waves = config.determinism_seed is not None and config.in_lockstep
-        self._lockstep = Lockstep(self._engine) if has_waves else None
+        self._lockstep = Lockstep(LivingWaves(self._engine, self._failover)) if has_waves else None
         self._burst: int | None = None  # the number of the last one
         self._turns = TurnGate()
 

@@ -24,7 +24,8 @@ from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.engines.vllm import VllmConfig
 from turngym.executors.episodes.branching import Branching
 from turngym.executors.episodes.limits import Limits
-from turngym.executors.fleet.failover import Failover
+from turngym.executors.episodes.trajectory import FailureKind
+from turngym.executors.fleet.failover import Failover, LivingWaves
 from turngym.executors.fleet.fleet_engine import Burst
 from turngym.executors.fleet.rollout_actor import RolloutActor, RolloutConfig
 from turngym.executors.pools.base import Kept
@@ -67,7 +68,8 @@ def actor(tiny_model: Path, echo):
         actor = RolloutActor(config, on_gpu=False)
         actor._engine = Recording()
         actor._generator = actor._failover = Failover(actor._engine)
-        actor._lockstep = actor._lockstep and Lockstep(actor._engine)
+        actor._failover.revived()
+        actor._lockstep = actor._lockstep and Lockstep(LivingWaves(actor._engine, actor._failover))
         return actor
 
     return make
@@ -106,6 +108,20 @@ async def test_groups_that_come_one_by_one_sample_in_the_same_waves(actor):
     assert deterministic._engine.waves == [[name.format(t) for name in names] for t in (0, 1) for names in turn]
     assert all(request.sampling.seed is not None for request in deterministic._engine.requests)
     assert [t.end_reason for group in groups for t in group.trajectories] == ["terminated"] * 4
+    await deterministic.close()
+
+
+async def test_in_lockstep_an_engine_that_was_started_anew_samples_nothing_before_it_has_weights(actor):
+    deterministic = actor(7)
+    deterministic._failover.lost()  # as `restart` does first
+    group = await deterministic.run_group(Task(id="a", prompt="go"), (0,), Sampling(4))
+    assert [t.failure.kind for t in group.trajectories] == [FailureKind.ENGINE_DEAD]
+    assert deterministic._engine.requests == []
+    await deterministic._engine.pause()
+    await deterministic._engine.begin_update()
+    await deterministic.finish_update(3)
+    group = await deterministic.run_group(Task(id="a", prompt="go"), (0,), Sampling(4))
+    assert [t.is_valid for t in group.trajectories] == [True]
     await deterministic.close()
 
 
