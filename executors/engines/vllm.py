@@ -76,7 +76,7 @@ class VllmEngine:
         Raises:
             EngineError: vLLM refused the model or the settings.
         """
-        child = self._child = VllmChild(self._config, on_gpu=self._on_gpu)
+        child = self._child = await VllmChild.started(self._config, on_gpu=self._on_gpu)
         child.gone.add_done_callback(lambda _: self._wake_held(child))
         await child.begin()
         await child.call("turngym_skip_ranks")

@@ -22,23 +22,11 @@ class VllmChild:
         gone: Done once no request can be answered any more.
     """
 
-    def __init__(self, config: VllmConfig, *, on_gpu: bool) -> None:
-        """Start it; takes seconds to minutes.
-
-        Raises:
-            EngineError: vLLM refused the model or the settings.
-        """
-        set_environment(config, on_gpu=on_gpu)
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        self._timeout_s = config.sync_timeout_s
-        # Any: AsyncLLM's parts have no types that both ends of our range share.
-        arguments = engine_arguments(config, on_gpu=on_gpu) | vision_arguments(config)
-        try:
-            self._engine: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-        except Exception as error:
-            raise EngineError(f"vLLM could not start with {config.model!r}: {error}") from error
+    def __init__(self, engine: Any, timeout_s: float) -> None:
+        """Take an AsyncLLM that was made; see `started`. Any: its parts have no types that both ends share."""
+        self._engine = engine
+        self._timeout_s = timeout_s
+        self._engine._run_output_handler()  # it was made in a thread without a loop
         self._num_submitting = 0
         self._submitted = asyncio.Event()
         self._submitted.set()
@@ -48,6 +36,21 @@ class VllmChild:
         self._clock = loop.time
         self.heard_at = self._clock()
         self._listen()
+
+    @classmethod
+    async def started(cls, config: VllmConfig, *, on_gpu: bool) -> "VllmChild":
+        """Start one in a thread, since that takes seconds to minutes: environments go on meanwhile.
+
+        Raises:
+            EngineError: vLLM refused the model or the settings.
+        """
+        making = asyncio.ensure_future(asyncio.to_thread(_make, config, on_gpu=on_gpu))
+        try:
+            engine = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_end_unwanted)
+            raise
+        return cls(engine, config.sync_timeout_s)
 
     async def begin(self) -> None:
         """Ask vLLM what it asks itself at the first request, where a deadline holds."""
@@ -202,6 +205,24 @@ class VllmChild:
             return process(*arguments, **named)
 
         processor.process_outputs = heard
+
+
+def _make(config: VllmConfig, *, on_gpu: bool) -> Any:
+    set_environment(config, on_gpu=on_gpu)
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    arguments = engine_arguments(config, on_gpu=on_gpu) | vision_arguments(config)
+    try:
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+    except Exception as error:
+        raise EngineError(f"vLLM could not start with {config.model!r}: {error}") from error
+
+
+def _end_unwanted(making: "asyncio.Future[Any]") -> None:
+    """End an engine whose start nobody waited for."""
+    if not making.cancelled() and making.exception() is None:
+        making.result().shutdown()
 
 
 class _Barrier:
