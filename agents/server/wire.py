@@ -121,6 +121,7 @@ class Tool(WireModel):
 def schema_of(function: ToolFunction) -> dict[str, Json]:
     """Return a function's schema with all that templates rely on."""
     parameters = {"type": "object", "properties": {}, **(function.parameters or {})}
+    parameters["properties"] = parameters["properties"] or {}  # null, or the empty list that PHP writes
     named = {"name": function.name, "description": function.description or "", "parameters": parameters}
     return {"type": "function", "function": named}
 

@@ -385,6 +385,57 @@ async def test_a_refusal_names_the_field(post, change, words):
     assert any(word in f"{error['message']} {error['param']}" for word in words.split("|"))
 
 
+OPENAIS = {"type": "image_url", "image_url": {"url": "data:image/png;base64,é"}}
+ANTHROPICS = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "é"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/v1/chat/completions", OPENAIS),
+        ("/v1/messages", ANTHROPICS),
+        ("/v1/messages/count_tokens", ANTHROPICS),
+        ("/tokenize", OPENAIS),
+    ],
+)
+async def test_an_image_that_is_no_base64_is_refused(post, path, part):
+    body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 9}
+    status, text = await post(path, json.dumps(body, ensure_ascii=False))
+    assert (status, "no base64" in text) == (400, True), text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/tokenize"])
+async def test_half_a_surrogate_pair_in_arguments_is_shown_as_a_question_mark(post, path):
+    said = '{"x": "a\\ud83d", "y": "\\ud83d\\ude00"}'
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": said}}
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "noon"},
+    ]
+    items = [
+        {"role": "user", "content": "Hi"},
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": said},
+        {"type": "function_call_output", "call_id": "a", "output": "noon"},
+    ]
+    status, text = await post(path, json.dumps({"input": items} if path == "/v1/responses" else {"messages": messages}))
+    assert status == 200, text
+    told = post.talk.tokenizer.decode(json.loads(text)["tokens"]) if path == "/tokenize" else post.talk.prompts()[0]
+    assert '{"x": "a?", "y": "\U0001f600"}' in told
+
+
+@pytest.mark.parametrize("properties", [None, [], {"x": True}])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_schemas_without_properties_are_taken(post, path, properties):
+    parameters = {"type": "object", "properties": properties}
+    tool = {"type": "function", "name": "t", "parameters": parameters, "input_schema": parameters}
+    tool = {"type": "function", "function": tool} if path == "/v1/chat/completions" else tool
+    tool = {"name": "t", "input_schema": parameters} if path == "/v1/messages" else tool
+    status, text = await post(path, json.dumps({**BODIES[path], "tools": [tool]}))
+    assert status == 200, text
+    assert f'"properties": {json.dumps(properties or {})}' in post.talk.prompts()[0]
+
+
 @pytest.mark.parametrize("name", [{"a": 1}, ["t"], 7, True, "other"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 async def test_a_choice_of_no_tool_is_refused(post, path, name):
