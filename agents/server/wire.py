@@ -1,9 +1,12 @@
 """Requests as they come over the wire: their fields, and what this server refuses of them."""
 
+import marshal
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import from_json
 
 from ..base import MOST_TOP_LOGPROBS
 from .api_errors import ApiError
@@ -17,6 +20,7 @@ Text = Annotated[str, Field(min_length=1)]
 MAX_CHOICES = 128  # OpenAI's own limit
 
 UNSUPPORTED = "unsupported_parameter"
+_INFINITIES = [marshal.dumps(sign * math.inf, 2) for sign in (1, -1)]
 
 
 class WireModel(BaseModel):
@@ -207,6 +211,22 @@ class DetokenizeRequest(WireModel):
 Wire = TypeVar("Wire", bound=WireModel)
 
 
+def value_of(body: bytes) -> Json:
+    """Return what a body holds.
+
+    Raises:
+        ApiError: It is no JSON, or holds a number that JSON has not: NaN, an infinity, or one beyond all floats.
+    """
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(f"the body is not JSON: {error}") from error
+    written = marshal.dumps(value, 2)  # in which infinities are found far quicker than by a look at each value
+    if any(each in written for each in _INFINITIES):
+        raise ApiError("the body holds a number such as 1e999, which no float can be; wanted finite numbers")
+    return value
+
+
 def read(kind: type[Wire], body: bytes) -> Wire:
     """Return the request that a body holds.
 
@@ -214,7 +234,7 @@ def read(kind: type[Wire], body: bytes) -> Wire:
         ApiError: It holds none, or one that is refused.
     """
     try:
-        request = kind.model_validate_json(body)
+        request = kind.model_validate(value_of(body))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         param = ".".join(map(str, first["loc"])) or None

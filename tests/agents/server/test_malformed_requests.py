@@ -385,6 +385,22 @@ async def test_a_refusal_names_the_field(post, change, words):
     assert any(word in f"{error['message']} {error['param']}" for word in words.split("|"))
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", f"{10**309}.0"])
+@pytest.mark.parametrize("path", list(BODIES))
+async def test_a_number_that_json_has_not_is_refused_before_anything_is_sampled(post, path, number):
+    for body in ({**BODIES[path], "tools": [{"type": "other", "x": "@"}]}, {**BODIES[path], "nobodys": [{"a": "@"}]}):
+        status, text = await post(path, json.dumps(body).replace('"@"', number))
+        assert status == 400
+        assert json.loads(text)["error"]["message"].startswith("the body")
+    assert not post.talk.engine.requests
+
+
+async def test_large_numbers_and_their_like_in_texts_are_taken(post):
+    for value in ("1e308", str(10**400), '"NaN, Infinity, 1e999"', json.dumps("\x00" * 6 + "\x7f")):
+        status, text = await post("/v1/completions", f'{{"prompt": "Hi", "nobodys": {value}}}')
+        assert status == 200, text
+
+
 OPENAIS = {"type": "image_url", "image_url": {"url": "data:image/png;base64,é"}}
 ANTHROPICS = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "é"}}
 
