@@ -236,8 +236,9 @@ def read(kind: type[Wire], body: bytes) -> Wire:
     try:
         request = kind.model_validate(value_of(body))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = ".".join(map(str, first["loc"])) or None
-        raise ApiError(f"{param or 'the body'}: {first['msg']}", param=param) from None
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        told = max(errors, key=lambda each: len(each["loc"]))  # of a union's, the one that got furthest
+        param = ".".join(map(str, told["loc"])) or None
+        raise ApiError(f"{param or 'the body'}: {told['msg']}", param=param) from None
     request.check()
     return request

@@ -401,6 +401,20 @@ async def test_large_numbers_and_their_like_in_texts_are_taken(post):
         assert status == 200, text
 
 
+@pytest.mark.parametrize(
+    ("path", "change", "words"),
+    [
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "'text' needs text"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "'text' needs text"),
+        ("/v1/responses", {"input": [{"type": "message", "role": "user"}]}, "'message' needs content"),
+        ("/v1/responses", {"input": [{"type": "item_reference", "id": "a"}]}, "'item_reference' are not known"),
+    ],
+)
+async def test_a_refusal_tells_the_reason_that_fits_what_was_sent(post, path, change, words):
+    status, text = await post(path, json.dumps({**BODIES[path], **change}))
+    assert (status, words in text) == (400, True), text
+
+
 OPENAIS = {"type": "image_url", "image_url": {"url": "data:image/png;base64,é"}}
 ANTHROPICS = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "é"}}
 
