@@ -133,10 +133,10 @@ class ResponsesRequest(Generation):
         """Whether the client wants the logprobs of what was sampled."""
         return bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or ())
 
-    def plain_input(self) -> str | list[Json]:
-        """Return the input as the client gave it."""
+    def items(self) -> list[Json]:
+        """Return the input as items; text is one message of the user."""
         if isinstance(self.input, str):
-            return self.input
+            return [{"type": "message", "role": "user", "content": self.input}]
         return [item.model_dump(exclude_none=True) for item in self.input]
 
     def named_tools(self) -> dict[str, NamedTool]:
