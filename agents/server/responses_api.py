@@ -29,7 +29,8 @@ async def responses(session: Session, body: bytes, headers: Mapping[str, str]) -
     ask = chat_ask(session, said, sampling, schemas, choice, is_parallel=is_parallel)
     (answer,) = await session.chat(ask, asked_of(body, headers))
     end = f"{session.name}_{answer.turn}"
-    logprobs = chat_logprobs(answer.completion, session.agent.codec) if request.gives_logprobs else []
+    codec, names_ids = session.agent.codec, bool(request.return_tokens_as_token_ids)
+    logprobs = chat_logprobs(answer.completion, codec, names_ids=names_ids) if request.gives_logprobs else []
     reply = ResponseReply(f"resp_{end}", int(time.time()), request, tools, answer, logprobs)
     whole = reply.whole()
     if request.store is not False:

@@ -97,7 +97,7 @@ class ResponsesRequest(Generation):
     instructions: str | None = None
     max_output_tokens: Count | None = None
     tools: list[ResponseTool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None

@@ -47,6 +47,7 @@ class Generation(Shaping, WireModel):
     stop_token_ids: list[TokenId] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     chat_template_kwargs: dict[str, Json] | None = None
     session_id: str | None = None
 
@@ -191,8 +192,19 @@ class TokenizeRequest(WireModel):
     messages: list[ChatMessage] | None = None
     tools: list[Tool] | None = None
     add_generation_prompt: bool = True
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
     chat_template_kwargs: dict[str, Json] | None = None
     session_id: str | None = None
+
+    def check(self) -> None:
+        """Refuse special tokens that no prompt has."""
+        if self.add_special_tokens:
+            raise ApiError(
+                "'add_special_tokens' is not supported: none is added to a prompt; write those that it is to have",
+                param="add_special_tokens",
+                code=UNSUPPORTED,
+            )
 
     @model_validator(mode="after")
     def _hold_one(self) -> "TokenizeRequest":

@@ -368,6 +368,9 @@ async def test_what_is_no_request_is_refused(post, path, body):
         ({"bad_words": [""]}, "bad_words.0"),
         ({"min_tokens": -1}, "min_tokens"),
         ({"ignore_eos": True}, "min_tokens holds the end back"),
+        ({"include_stop_str_in_output": True}, "ends before its stop string"),
+        ({"skip_special_tokens": False}, "no text shows special tokens"),
+        ({"truncate_prompt_tokens": 3}, "no prompt is cut"),
         ({"tools": [], "tool_choice": "required"}, "there are no such tools"),
         ({"top_logprobs": 2, "logprobs": False}, "set logprobs to true"),
         ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "not among the tools"),
@@ -464,6 +467,12 @@ async def test_schemas_without_properties_are_taken(post, path, properties):
     status, text = await post(path, json.dumps({**BODIES[path], "tools": [tool]}))
     assert status == 200, text
     assert f'"properties": {json.dumps(properties or {})}' in post.talk.prompts()[0]
+
+
+async def test_a_word_that_chooses_no_tool_is_refused(post):
+    for path in ("/v1/chat/completions", "/v1/responses"):
+        status, text = await post(path, json.dumps({**BODIES[path], "tool_choice": "other"}))
+        assert (status, "tool_choice" in text) == (400, True)
 
 
 @pytest.mark.parametrize("name", [{"a": 1}, ["t"], 7, True, "other"])
