@@ -7,7 +7,6 @@ from typing import Any
 
 from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, arguments_form, schema_name
 from ..envs.tools.json_calls import as_call, reason_of, unreadable
-from .reasoning import TagThoughts
 
 _OPEN, _CLOSE = "<|START_ACTION|>", "<|END_ACTION|>"
 _AROUND_TEXT = re.compile(r"<\|(?:START|END)_(?:RESPONSE|TEXT)\|>")
@@ -21,7 +20,7 @@ class CohereCalls:
 
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart; see `ToolCallParser`."""
-        first, *blocks = TagThoughts().split(text).content.split(_OPEN)
+        first, *blocks = text.split(_OPEN)
         content, calls = [first], list[ToolCall]()
         for block in blocks:
             written, _, rest = block.partition(_CLOSE)

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, call_tags
 from ..envs.tools.json_calls import as_call, reason_of, unreadable
-from .reasoning import TagThoughts
 
 _TAG = "<|python_tag|>"
 _BEGINS = re.compile(r'\s*(?:<\|python_tag\|>|\{\s*"(?:name|type|function)")')
@@ -24,27 +23,26 @@ class LlamaCalls:
 
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart; see `ToolCallParser`."""
-        said = TagThoughts().split(text).content
         calls, content = list[ToolCall](), list[str]()
         place = failures = 0
-        while (start := said.find("{", place)) >= 0 and failures < _MOST_FAILURES:
+        while (start := text.find("{", place)) >= 0 and failures < _MOST_FAILURES:
             try:
-                value, stop = _DECODER.raw_decode(said, start)
+                value, stop = _DECODER.raw_decode(text, start)
             except (ValueError, RecursionError) as error:
                 failures += 1
-                if not calls and _BEGINS.match(said) and said.find("{") == start:
+                if not calls and _BEGINS.match(text) and text.find("{") == start:
                     calls.append(unreadable(reason_of(error), _WANTED))
-                    place = len(said)
+                    place = len(text)
                     break
                 value, stop = None, start + 1
             is_call = _looks_like_call(value)
-            content.append(said[place : start if is_call else stop])
+            content.append(text[place : start if is_call else stop])
             if is_call:
                 calls.append(_call(value))
-                gap = _GAP.match(said, stop)
+                gap = _GAP.match(text, stop)
                 stop = gap.end() if gap else stop
             place = stop
-        content.append(said[place:])
+        content.append(text[place:])
         return ParsedAnswer.of("".join(content).replace(_TAG, ""), calls)
 
     def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any]:

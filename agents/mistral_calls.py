@@ -7,7 +7,6 @@ from typing import Any
 
 from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, arguments_form, call_tags, schema_name
 from ..envs.tools.json_calls import as_call, reason_of, unreadable
-from .reasoning import TagThoughts
 
 _TAG, _ARGS = "[TOOL_CALLS]", "[ARGS]"
 _NAME = re.compile(r"[\w.:/-]+")
@@ -24,7 +23,7 @@ class MistralCalls:
 
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart; see `ToolCallParser`."""
-        first, *blocks = TagThoughts().split(text).content.split(_TAG)
+        first, *blocks = text.split(_TAG)
         calls, content = list[ToolCall](), [first]
         for block in blocks:
             found, rest = _block(block)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from ..errors import ConfigError
 from ..registry import Registry
-from .vllm_names import VLLM_REASONING_PARSERS, OfVllm
+from .vllm_names import VLLM_REASONING_PARSERS, VLLM_TOOL_PARSERS, OfVllm
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -22,6 +22,9 @@ PAIRS = (
 """What opens and closes a thought, by family; where a text has several, the first to stand in it counts."""
 
 _MARKS = re.compile("|".join(re.escape(mark) for pair in PAIRS for mark in pair))
+_JSON = (r'^\s*\[?\s*\{\s*"', r'\{\s*"(?:name|type|function)"')  # Llama writes calls behind text, too
+_OUR_CALLS = (r"\[TOOL_CALLS\]", r"<\|python_tag\|>", r"<\|START_ACTION\|>", *_JSON)
+_CALL = re.compile("|".join({*VLLM_TOOL_PARSERS.values(), *_OUR_CALLS}))
 
 
 class Thought(NamedTuple):
@@ -59,7 +62,9 @@ class FramesThoughts(Protocol):
 class TagThoughts:
     """Thoughts between `<think>` and `</think>`, or another pair of marks of this kind.
 
-    The thought ends at the last closing mark; one that never ends has no answer.
+    A thought is what an answer begins with, and it ends at the first closing mark, as vLLM reads it; one that never
+    ends has no answer. A closing mark that nothing opened ends one too, unless a call stands before it: the argument of
+    a call may hold any mark, and so may an answer.
     """
 
     def split(self, text: str) -> Thought:
@@ -68,9 +73,11 @@ class TagThoughts:
         if first is None:
             return Thought(None, text)
         opening, closing = next(pair for pair in PAIRS if first.group() in pair)
-        thought, ends, content = text.rpartition(closing)
-        if not ends:
-            thought, content = text, ""
+        before = text[: first.start()]
+        is_thought = not before.strip() if first.group() == opening else _CALL.search(before) is None
+        if not is_thought:
+            return Thought(None, text)
+        thought, _, content = text.partition(closing)
         return Thought(thought.strip().removeprefix(opening).strip("\n") or None, content.lstrip("\n"))
 
 

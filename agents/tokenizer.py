@@ -103,6 +103,10 @@ class Codec:
         """Return the text of token ids; bytes that are no UTF-8 become U+FFFD."""
         return self._decoded(token_ids.tolist(), skip_special_tokens)
 
+    def names(self, token_ids: NDArray[np.int32]) -> list[str]:
+        """Return token ids as the vocabulary writes them."""
+        return cast(list[str], self._tokenizer.convert_ids_to_tokens(token_ids.tolist()))
+
     def decode_few(self, token_ids: NDArray[np.int32]) -> str:
         """Return the text of a few ids that come again and again, such as the end of a turn."""
         return self._text_of_few(token_ids.tolist())

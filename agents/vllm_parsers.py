@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -198,8 +198,10 @@ def _depth(text: str) -> int:
 
 def _kinds(tool: Schema) -> dict[str, str]:
     """Return the types of a tool's parameters, as far as each has one."""
-    parameters = tool["function"].get("parameters") or {}
-    kinds = {name: schema.get("type") for name, schema in parameters.get("properties", {}).items()}
+    properties = (tool["function"].get("parameters") or {}).get("properties")
+    if not isinstance(properties, Mapping):
+        return {}
+    kinds = {name: schema.get("type") for name, schema in properties.items() if isinstance(schema, Mapping)}
     return {name: kind for name, kind in kinds.items() if isinstance(kind, str)}
 
 

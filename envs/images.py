@@ -1,7 +1,6 @@
 """Images in messages: one value type, whatever form environments and clients give them in."""
 
 import base64
-import binascii
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -173,9 +172,10 @@ def _of_url(url: str) -> Image:
 
 def _of_base64(data: object) -> Image:
     try:
-        return Image.of_bytes(base64.b64decode(str(data), validate=True))
-    except binascii.Error as error:
+        decoded = base64.b64decode(str(data), validate=True)
+    except ValueError as error:  # binascii's own error is one, and text that is not ASCII is another
         raise ImageError(f"an image's data is no base64: {error}") from error
+    return Image.of_bytes(decoded)
 
 
 def _of_path(path: str) -> Image:

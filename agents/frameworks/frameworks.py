@@ -9,12 +9,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ...envs.arguments import check_arguments
+from ...envs.messages import Message
 from ...envs.task import Split, Task
-from ...errors import ConfigError, MissingPackageError
+from ...errors import ConfigError, MissingPackageError, TemplateError
 from ...registry import Registry
+from ..template import text_of
 from .base import Endpoint
 from .calls import Calls
 from .function import bound, load_function, named_parameters, split_concurrency, tasks_beside
@@ -118,11 +120,15 @@ def package(module: str, framework: str) -> Any:
 
 
 def prompt_text(task: Task) -> str:
-    """Return a task's prompt as one text, for frameworks that take no messages."""
+    """Return a task's prompt as one text, for frameworks that take no messages.
+
+    Raises:
+        ConfigError: It has none, or one that no text can say.
+    """
     messages = prompt_messages(task)
     if len(messages) == 1:
-        return str(messages[0]["content"])
-    return "\n\n".join(f"{message['role']}: {message['content']}" for message in messages)
+        return _said(messages[0], task)
+    return "\n\n".join(f"{message['role']}: {_said(message, task)}" for message in messages)
 
 
 def prompt_messages(task: Task) -> list[dict[str, Any]]:
@@ -134,6 +140,16 @@ def prompt_messages(task: Task) -> list[dict[str, Any]]:
     if task.prompt is None:
         raise ConfigError(f"task {task.id!r} has no prompt to begin with; give it one, or let the agent read task.data")
     return [{"role": "user", "content": task.prompt}] if isinstance(task.prompt, str) else [*map(dict, task.prompt)]
+
+
+def _said(message: Mapping[str, Any], task: Task) -> str:
+    try:
+        return text_of(cast(Message, message)) or ""
+    except TemplateError as error:
+        raise ConfigError(
+            f"the prompt of task {task.id!r} is wanted as text: {error}, or take a framework that is given messages "
+            "(langgraph, openai-agents)"
+        ) from error
 
 
 def _register_known() -> None:

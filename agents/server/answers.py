@@ -15,6 +15,7 @@ from ...envs.tools.calls import ToolCall
 from ..answer_reader import AnswerReader
 from ..base import Completion, StopReason
 from .canonical import Form, answer_form
+from .canonical import clean as _clean
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,3 @@ def as_json(arguments: Mapping[str, Any]) -> str:  # Any: they are JSON
         return _clean(json.dumps(dict(arguments), ensure_ascii=False, allow_nan=False))
     except ValueError:  # NaN and the infinities, which Python reads and JSON has not
         return json.dumps({key: repr(value) for key, value in arguments.items()})
-
-
-def _clean(text: str) -> str:
-    """Return text without halves of surrogate pairs, which JSON can spell and UTF-8 cannot say."""
-    return text.encode(errors="replace").decode()

@@ -32,6 +32,7 @@ class Block(WireModel):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     content: "str | list[Block] | None" = None
+    is_error: bool | None = None
 
     @model_validator(mode="after")
     def _be_whole(self) -> "Block":
@@ -170,10 +171,20 @@ def _in_openai_form(message: AnthropicMessage) -> Iterator[Json]:
         return
     results = [block for block in blocks if block.type == "tool_result"]
     for block in results:
-        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _content(block.content or "")}
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)}
     others = [block for block in blocks if block.type != "tool_result"]
     if others or not results:
         yield {"role": message.role, "content": _content(others)}
+
+
+def _result(block: Block) -> str | list[Json]:
+    """Return what came of a call; that it is an error is said in front, as templates know no flag for it."""
+    said = _content(block.content or "")
+    if not block.is_error:
+        return said
+    if not said:
+        return "Error"
+    return f"Error: {said}" if isinstance(said, str) else [{"type": "text", "text": "Error: "}, *said]
 
 
 def _content(content: str | list[Block]) -> str | list[Json]:

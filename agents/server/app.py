@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -23,6 +22,7 @@ from .responses_api import responses
 from .session import Session
 from .stored_responses import StoredResponse, delete, input_items, retrieve
 from .streams import Work, answer
+from .wire import value_of
 
 MAX_BODY_BYTES = 64 << 20
 SESSION_HEADER = "x-turngym-session"
@@ -160,10 +160,7 @@ def _named_in(body: bytes) -> str | None:
 
 def _value(body: bytes) -> dict[str, Any]:
     """Return the object of JSON that a body holds; an empty one for any other value."""
-    try:
-        value = from_json(body)
-    except ValueError as error:
-        raise ApiError(f"the body is not JSON: {error}") from error
+    value = value_of(body)
     return value if isinstance(value, dict) else {}
 
 

@@ -62,6 +62,11 @@ def tools_form(tools: Sequence[Json] | None) -> Form:
     return _digest(["tools", list(tools or [])])
 
 
+def clean(text: str) -> str:
+    """Return text without halves of surrogate pairs, which JSON can spell and UTF-8 cannot say."""
+    return text.encode(errors="replace").decode()
+
+
 def _content(message: Mapping[str, Json]) -> str | list[Json]:
     content = message.get("content")
     if content is None:
@@ -100,6 +105,8 @@ def _parsed(arguments: Json) -> Json:
         return {} if arguments is None else arguments
     try:
         value = json.loads(arguments or "{}")
+        if "\\u" in arguments:  # half a surrogate pair may be spelled so
+            value = json.loads(clean(json.dumps(value, ensure_ascii=False)))
     except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments

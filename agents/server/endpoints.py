@@ -54,6 +54,7 @@ async def chat_completions(session: Session, body: bytes, headers: Mapping[str, 
         num_prompt=answers[0].num_prompt,
         codec=session.agent.codec,
         gives_logprobs=bool(request.logprobs),
+        names_ids=bool(request.return_tokens_as_token_ids),
         gives_ids=ask.wants_ids,
     )
     if request.stream:
@@ -80,6 +81,7 @@ async def completions(session: Session, body: bytes, headers: Mapping[str, str])
         num_prompt=sum(group[0].num_prompt for group in groups),
         codec=codec,
         gives_logprobs=request.logprobs is not None,
+        names_ids=bool(request.return_tokens_as_token_ids),
         gives_ids=wants_ids,
     )
     if request.stream:
@@ -98,8 +100,9 @@ def tokenize(agent: ChatAgent, body: bytes) -> Json:
     else:
         messages = [message.model_dump(exclude_none=True) for message in request.messages or []]
         conversation.observe(chat_messages(messages), is_last=not request.add_generation_prompt)
-    tokens = conversation.prompt_ids().tolist()
-    return {"count": len(tokens), "tokens": tokens}
+    ids = conversation.prompt_ids()
+    strings = {"token_strs": agent.codec.names(ids)} if request.return_token_strs else {}
+    return {"count": len(ids), "tokens": ids.tolist(), **strings}
 
 
 def detokenize(agent: ChatAgent, body: bytes) -> Json:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...envs.messages import Message
 from .canonical import Form, Json, chat_messages, form_of, tools_form
+from .kept import KeptLists
 
 ChatForm = Iterable[Mapping[str, Json]]  # what stands for one message in a chat completion
 _MOST = 1 << 14  # messages that a session keeps in mind; with more, it begins anew
@@ -31,9 +32,14 @@ class _Known(NamedTuple):
 
 
 class KnownMessages:
-    """What the clients of one session have sent: each message, by all that is written in it."""
+    """What the clients of one session have sent: each message, by all that is written in it.
+
+    Attributes:
+        kept: What stored responses say.
+    """
 
     def __init__(self) -> None:
+        self.kept = KeptLists()
         self._by_key: dict[bytes, tuple[_Known, ...]] = {}
         self._tools: dict[bytes, Form] = {}
 

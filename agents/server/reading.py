@@ -3,10 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from pydantic_core import from_json
-
 from .known_messages import ChatForm, KnownMessages, SentMessages
-from .wire import WireModel, read
+from .wire import WireModel, read, value_of
 
 Wire = TypeVar("Wire", bound=WireModel)
 
@@ -26,11 +24,11 @@ def read_with_history(
         ApiError: The body holds no such request, or one that is refused.
     """
     try:
-        value = from_json(body)  # the parser that pydantic has too
+        value = value_of(body)
         num_known, keys = known.num_known(kind.__name__, value["messages"])
         start = min(num_known, len(keys) - 1)  # a request without messages is refused, here too
         request = kind.model_validate({**value, "messages": value["messages"][start:]})
-    except (ValueError, TypeError, KeyError):  # pydantic's error is a ValueError
+    except (ValueError, TypeError, KeyError):  # pydantic's error is a ValueError, and so is ours
         request = read(kind, body)  # says what is wrong, and where in the whole of it
         return request, known.in_form([each for chat_form in in_chat_form(request) for each in chat_form])
     request.check()

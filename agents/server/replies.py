@@ -32,6 +32,7 @@ class Reply:
         codec: The model's tokenizer.
         gives_logprobs: Whether the client wants them.
         gives_ids: Whether it wants token ids.
+        names_ids: Whether tokens in logprobs are named by their ids.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Reply:
     codec: Codec
     gives_logprobs: bool
     gives_ids: bool
+    names_ids: bool = False
 
     def chat(self) -> Json:
         """Return a `chat.completion`."""
@@ -61,7 +63,8 @@ class Reply:
         head = self._head("chat.completion.chunk")
         for index, answer in enumerate(self.answers):
             first = {"role": "assistant", "content": ""}
-            yield {**head, "choices": [_chat_choice(index, first, **self._chat_extras(answer))]}
+            prompt_ids = {} if index else self._prompt_ids()
+            yield {**head, "choices": [_chat_choice(index, first, **self._chat_extras(answer))], **prompt_ids}
             for delta in _deltas(answer):
                 yield {**head, "choices": [_chat_choice(index, delta)]}
             yield {**head, "choices": [_chat_choice(index, {}, answer.finish_reason)]}
@@ -98,7 +101,8 @@ class Reply:
     def _chat_extras(self, answer: Answer) -> Json:
         extras: Json = {"logprobs": None}
         if self.gives_logprobs:
-            extras["logprobs"] = {"content": chat_logprobs(answer.completion, self.codec), "refusal": None}
+            told = chat_logprobs(answer.completion, self.codec, names_ids=self.names_ids)
+            extras["logprobs"] = {"content": told, "refusal": None}
         if self.gives_ids:
             extras["token_ids"] = answer.completion.token_ids.tolist()
         return extras
@@ -110,26 +114,25 @@ class Reply:
     def _text_choice(self, index: int, answer: Answer) -> Json:
         choice: Json = {"index": index, "text": answer.content, "finish_reason": answer.finish_reason, "logprobs": None}
         if self.gives_logprobs:
-            tokens = self._tokens(answer)
+            ids = answer.completion.token_ids
+            tokens = _texts(ids, self.codec)
             choice["logprobs"] = {
-                "tokens": tokens,
+                "tokens": _names(ids) if self.names_ids else tokens,
                 "token_logprobs": _logprobs(answer.completion),
                 "top_logprobs": self._text_top(answer),
                 "text_offset": [0, *np.cumsum([len(token) for token in tokens[:-1]]).tolist()] if tokens else [],
             }
         if self.gives_ids:
-            ids = answer.prompt_ids
+            prompt_ids = answer.prompt_ids
             choice["token_ids"] = answer.completion.token_ids.tolist()
-            choice["prompt_token_ids"] = None if ids is None else ids.tolist()
+            choice["prompt_token_ids"] = None if prompt_ids is None else prompt_ids.tolist()
         return choice
 
     def _text_top(self, answer: Answer) -> list[dict[str, float]] | None:
         if answer.completion.top is None:
             return None
-        return [{each["token"]: each["logprob"] for each in place} for place in _top(answer.completion, self.codec)]
-
-    def _tokens(self, answer: Answer) -> list[str]:
-        return _texts(answer.completion.token_ids, self.codec)
+        tops = _top(answer.completion, self.codec, names_ids=self.names_ids)
+        return [{each["token"]: each["logprob"] for each in place} for place in tops]
 
 
 def as_events(chunks: Iterator[Json]) -> Iterator[bytes]:
@@ -172,27 +175,39 @@ def pieces(text: str) -> Iterator[str]:
     return (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
 
 
-def chat_logprobs(completion: Completion, codec: Codec) -> list[Json]:
-    """Return one entry for each sampled token, those included that no text shows; with the likeliest, where asked."""
-    tokens, tops = _texts(completion.token_ids, codec), _top(completion, codec)
-    return [
-        {**_entry(token, logprob), "top_logprobs": top}
-        for token, logprob, top in zip(tokens, _logprobs(completion), tops, strict=True)
-    ]
+def chat_logprobs(completion: Completion, codec: Codec, *, names_ids: bool = False) -> list[Json]:
+    """Return one entry for each sampled token, those included that no text shows; with the likeliest, where asked.
+
+    Args:
+        completion: What was sampled.
+        codec: The model's tokenizer.
+        names_ids: Name tokens by their ids, as `token_id:5`, which tells apart those whose text is the same.
+    """
+    entries = _entries(completion.token_ids, _logprobs(completion), codec, names_ids=names_ids)
+    tops = _top(completion, codec, names_ids=names_ids)
+    return [{**entry, "top_logprobs": top} for entry, top in zip(entries, tops, strict=True)]
 
 
-def _top(completion: Completion, codec: Codec) -> list[list[Json]]:
+def _top(completion: Completion, codec: Codec, *, names_ids: bool) -> list[list[Json]]:
     top = completion.top
     if top is None:
         return [[] for _ in completion.token_ids]
     return [
-        [_entry(token, max(float(logprob), _NEVER)) for token, logprob in zip(_texts(ids_K, codec), row_K, strict=True)]
+        _entries(ids_K, [max(float(each), _NEVER) for each in row_K], codec, names_ids=names_ids)
         for ids_K, row_K in zip(top.token_ids, top.logprobs, strict=True)
     ]
 
 
-def _entry(token: str, logprob: float) -> Json:
-    return {"token": token, "logprob": logprob, "bytes": _bytes(token)}
+def _entries(ids: NDArray[np.int32], logprobs: Sequence[float], codec: Codec, *, names_ids: bool) -> list[Json]:
+    texts = _texts(ids, codec)
+    return [
+        {"token": name, "logprob": logprob, "bytes": _bytes(text)}
+        for name, text, logprob in zip(_names(ids) if names_ids else texts, texts, logprobs, strict=True)
+    ]
+
+
+def _names(ids: NDArray[np.int32]) -> list[str]:
+    return [f"token_id:{each}" for each in ids.tolist()]
 
 
 def _texts(ids: NDArray[np.int32], codec: Codec) -> list[str]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from .answers import Answer, AnswerCall
 from .endpoints import Outcome, asked_of, chat_ask, sampling_of
+from .kept import Kept
 from .replies import Json, chat_logprobs, pieces
 from .responses_wire import NamedTool, ResponsesRequest, check_outputs
 from .session import Session
-from .stored_responses import StoredResponse, items_of, stored
+from .stored_responses import StoredResponse, stored
 from .wire import read
 
 
@@ -20,19 +21,23 @@ async def responses(session: Session, body: bytes, headers: Mapping[str, str]) -
     tools, choice, is_parallel = request.named_tools(), request.call_choice(), request.parallel_tool_calls is not False
     schemas = [tool.schema for tool in tools.values()] or None
     sampling = sampling_of(session, request, request.max_output_tokens, (), num_top=request.top_logprobs)
-    history = [*_before(session, request.previous_response_id), *request.chat()]
+    before, new = _before(session, request.previous_response_id), request.chat()
+    history = [*(before.values() if before else ()), *new]
     check_outputs(history)
     instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
     said = session.known.in_form([*instructions, *history])
     ask = chat_ask(session, said, sampling, schemas, choice, is_parallel=is_parallel)
     (answer,) = await session.chat(ask, asked_of(body, headers))
     end = f"{session.name}_{answer.turn}"
-    logprobs = chat_logprobs(answer.completion, session.agent.codec) if request.gives_logprobs else []
+    codec, names_ids = session.agent.codec, bool(request.return_tokens_as_token_ids)
+    logprobs = chat_logprobs(answer.completion, codec, names_ids=names_ids) if request.gives_logprobs else []
     reply = ResponseReply(f"resp_{end}", int(time.time()), request, tools, answer, logprobs)
     whole = reply.whole()
     if request.store is not False:
-        items = items_of(request.plain_input(), f"{end}_in")
-        session.responses[reply.id] = StoredResponse(whole, [*history, _said(answer)], items)
+        kept = session.known.kept
+        whole |= {name: kept.shared(whole[name]) for name in ("instructions", "tools")}
+        said_and_answered = kept.add([*new, _said(answer)], before)
+        session.responses[reply.id] = StoredResponse(whole, said_and_answered, kept.add(request.items()))
     return Outcome(events=reply.events(whole)) if request.stream else Outcome(whole)
 
 
@@ -142,8 +147,8 @@ class ResponseReply:
         }
 
 
-def _before(session: Session, response_id: str | None) -> list[Json]:
-    return [] if response_id is None else stored(session.responses, response_id, "previous_response_id").history
+def _before(session: Session, response_id: str | None) -> Kept | None:
+    return None if response_id is None else stored(session.responses, response_id, "previous_response_id").history
 
 
 def _with_bytes(entry: Json) -> Json:

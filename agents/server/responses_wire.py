@@ -97,7 +97,7 @@ class ResponsesRequest(Generation):
     instructions: str | None = None
     max_output_tokens: Count | None = None
     tools: list[ResponseTool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None
@@ -133,10 +133,10 @@ class ResponsesRequest(Generation):
         """Whether the client wants the logprobs of what was sampled."""
         return bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or ())
 
-    def plain_input(self) -> str | list[Json]:
-        """Return the input as the client gave it."""
+    def items(self) -> list[Json]:
+        """Return the input as items; text is one message of the user."""
         if isinstance(self.input, str):
-            return self.input
+            return [{"type": "message", "role": "user", "content": self.input}]
         return [item.model_dump(exclude_none=True) for item in self.input]
 
     def named_tools(self) -> dict[str, NamedTool]:

@@ -1,9 +1,10 @@
 """Responses that a session keeps: to go on from, to be had again by their ids, and to be deleted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .api_errors import ApiError
+from .kept import Kept
 from .replies import Json
 
 _MOST_ITEMS = 100  # of one page; OpenAI's limit
@@ -16,12 +17,17 @@ class StoredResponse:
     Attributes:
         whole: As it was given.
         history: All messages up to it, its own among them, in the form of chat completions.
-        items: What was put in, as items with ids.
+        given: What was put in, as items without ids.
     """
 
     whole: Json
-    history: list[Json]
-    items: list[Json]
+    history: Kept
+    given: Kept
+
+    def items(self) -> list[Json]:
+        """Return what was put in, as items with ids."""
+        end = self.whole["id"].removeprefix("resp_")
+        return [_item(item, f"{end}_in_{place}") for place, item in enumerate(self.given.values())]
 
 
 def stored(responses: Mapping[str, StoredResponse], response_id: str, param: str | None = None) -> StoredResponse:
@@ -40,13 +46,6 @@ def stored(responses: Mapping[str, StoredResponse], response_id: str, param: str
     return responses[response_id]
 
 
-def items_of(given: str | Sequence[Json], end: str) -> list[Json]:
-    """Return what a request puts in as items with ids; text is one message of the user."""
-    if isinstance(given, str):
-        given = [{"type": "message", "role": "user", "content": given}]
-    return [_item(item, f"{end}_{place}") for place, item in enumerate(given)]
-
-
 def retrieve(responses: Mapping[str, StoredResponse], response_id: str, query: Mapping[str, str]) -> Json:
     """`GET /v1/responses/ID`."""
     if query.get("stream") == "true":
@@ -63,7 +62,7 @@ def delete(responses: dict[str, StoredResponse], response_id: str, query: Mappin
 
 def input_items(responses: Mapping[str, StoredResponse], response_id: str, query: Mapping[str, str]) -> Json:
     """`GET /v1/responses/ID/input_items`: a page of what was put in, by default the last first."""
-    items = stored(responses, response_id).items
+    items = stored(responses, response_id).items()
     items = items if query.get("order") == "asc" else items[::-1]
     ids = [item["id"] for item in items]
     if (after := query.get("after")) is not None:

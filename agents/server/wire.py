@@ -1,9 +1,12 @@
 """Requests as they come over the wire: their fields, and what this server refuses of them."""
 
+import marshal
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import from_json
 
 from ..base import MOST_TOP_LOGPROBS
 from .api_errors import ApiError
@@ -17,6 +20,7 @@ Text = Annotated[str, Field(min_length=1)]
 MAX_CHOICES = 128  # OpenAI's own limit
 
 UNSUPPORTED = "unsupported_parameter"
+_INFINITIES = [marshal.dumps(sign * math.inf, 2) for sign in (1, -1)]
 
 
 class WireModel(BaseModel):
@@ -43,6 +47,7 @@ class Generation(Shaping, WireModel):
     stop_token_ids: list[TokenId] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     chat_template_kwargs: dict[str, Json] | None = None
     session_id: str | None = None
 
@@ -121,6 +126,7 @@ class Tool(WireModel):
 def schema_of(function: ToolFunction) -> dict[str, Json]:
     """Return a function's schema with all that templates rely on."""
     parameters = {"type": "object", "properties": {}, **(function.parameters or {})}
+    parameters["properties"] = parameters["properties"] or {}  # null, or the empty list that PHP writes
     named = {"name": function.name, "description": function.description or "", "parameters": parameters}
     return {"type": "function", "function": named}
 
@@ -186,8 +192,19 @@ class TokenizeRequest(WireModel):
     messages: list[ChatMessage] | None = None
     tools: list[Tool] | None = None
     add_generation_prompt: bool = True
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
     chat_template_kwargs: dict[str, Json] | None = None
     session_id: str | None = None
+
+    def check(self) -> None:
+        """Refuse special tokens that no prompt has."""
+        if self.add_special_tokens:
+            raise ApiError(
+                "'add_special_tokens' is not supported: none is added to a prompt; write those that it is to have",
+                param="add_special_tokens",
+                code=UNSUPPORTED,
+            )
 
     @model_validator(mode="after")
     def _hold_one(self) -> "TokenizeRequest":
@@ -206,6 +223,22 @@ class DetokenizeRequest(WireModel):
 Wire = TypeVar("Wire", bound=WireModel)
 
 
+def value_of(body: bytes) -> Json:
+    """Return what a body holds.
+
+    Raises:
+        ApiError: It is no JSON, or holds a number that JSON has not: NaN, an infinity, or one beyond all floats.
+    """
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(f"the body is not JSON: {error}") from error
+    written = marshal.dumps(value, 2)  # in which infinities are found far quicker than by a look at each value
+    if any(each in written for each in _INFINITIES):
+        raise ApiError("the body holds a number such as 1e999, which no float can be; wanted finite numbers")
+    return value
+
+
 def read(kind: type[Wire], body: bytes) -> Wire:
     """Return the request that a body holds.
 
@@ -213,10 +246,11 @@ def read(kind: type[Wire], body: bytes) -> Wire:
         ApiError: It holds none, or one that is refused.
     """
     try:
-        request = kind.model_validate_json(body)
+        request = kind.model_validate(value_of(body))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = ".".join(map(str, first["loc"])) or None
-        raise ApiError(f"{param or 'the body'}: {first['msg']}", param=param) from None
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        told = max(errors, key=lambda each: len(each["loc"]))  # of a union's, the one that got furthest
+        param = ".".join(map(str, told["loc"])) or None
+        raise ApiError(f"{param or 'the body'}: {told['msg']}", param=param) from None
     request.check()
     return request

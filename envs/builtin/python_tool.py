@@ -9,10 +9,9 @@ from ...errors import ConfigError, EnvError
 from ...sandbox.limits import Limits
 from ..base import AsyncEnv, StepResult
 from ..graders.code_text import code_blocks, without_code
-from ..graders.math_text import final_text
 from ..messages import Message, Observation
 from ..task import Split, Task
-from ..tools.json_calls import CLOSE, JSON_CALLS, OPEN
+from ..tools.json_calls import CLOSE, JSON_CALLS, OPEN, behind_thought
 from .math import Math
 from .tool_session import SandboxChoice, ToolSession
 
@@ -138,10 +137,11 @@ class _ToolCall:
 
 
 def _call(message: str) -> _ToolCall | None:
-    if OPEN not in (final_text(message) or ""):
+    said = behind_thought(message)
+    if OPEN not in said:
         blocks = [block for block in code_blocks(message) if block.is_of("python")]
         return _ToolCall(blocks[0].code, is_fenced=True) if blocks else None
-    call = JSON_CALLS.parse(message).calls[0]
+    call = JSON_CALLS.parse(said).calls[0]
     code = call.arguments.get("code")
     if call.problem is None and call.name == "python" and isinstance(code, str):
         return _ToolCall(code, is_fenced=False)

@@ -55,7 +55,7 @@ class ToolCallParser(Protocol):
         goes back to the model.
 
         Args:
-            text: The answer with its special tokens, the end of the turn left out.
+            text: The answer with its special tokens, without its thought, the end of the turn left out.
         """
         ...
 

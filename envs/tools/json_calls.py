@@ -5,10 +5,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..graders.math_text import final_text
 from .calls import ParsedAnswer, Schema, ToolCall, call_tags
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_THOUGHT, _END_OF_THOUGHT = "<think>", "</think>"
 _WANTED = '{"name": "TOOL", "arguments": {...}}'
 _DECODER = json.JSONDecoder()
 _GAP = re.compile(r"[\s,;]*")
@@ -17,28 +17,25 @@ _GAP = re.compile(r"[\s,;]*")
 class JsonCalls:
     """Reads the format of Hermes and Qwen, and plain JSON.
 
-    What stands in a thought is no call. A block may hold several objects, and one that was cut off behind its last
-    brace counts. Braces and tags inside of strings are text.
+    A block may hold several objects, and one that was cut off behind its last brace counts. Braces and tags inside of
+    strings are text.
     """
 
     closing = CLOSE
 
     def parse(self, text: str) -> ParsedAnswer:
         """Take an answer apart; see `ToolCallParser`."""
-        said = final_text(text)
-        if said is None:
-            return ParsedAnswer("", ())  # it never stopped thinking
-        if OPEN not in said:
-            plain = _plain_calls(said)
-            return ParsedAnswer("" if plain else said, plain)
+        if OPEN not in text:
+            plain = _plain_calls(text)
+            return ParsedAnswer("" if plain else text, plain)
         content: list[str] = []
         found: list[ToolCall] = []
         place = 0
-        while (start := said.find(OPEN, place)) >= 0:
-            content.append(said[place:start])
-            calls, place = _block(said, start + len(OPEN))
+        while (start := text.find(OPEN, place)) >= 0:
+            content.append(text[place:start])
+            calls, place = _block(text, start + len(OPEN))
             found += calls
-        content.append(said[place:])
+        content.append(text[place:])
         return ParsedAnswer.of("".join(content), found)
 
     def call_form(self, tools: Sequence[Schema], *, is_parallel: bool) -> dict[str, Any]:
@@ -48,6 +45,18 @@ class JsonCalls:
 
 
 JSON_CALLS = JsonCalls()
+
+
+def behind_thought(text: str) -> str:
+    """Return an answer without the thought that it begins with; all of it is one that never ends.
+
+    A closing mark alone ends a thought that the prompt opened, unless a call stands before it.
+    """
+    before, _, rest = text.partition(_END_OF_THOUGHT)
+    if text.lstrip().startswith(_THOUGHT):
+        return rest
+    has_other = any(mark in before for mark in (_THOUGHT, OPEN)) or before.lstrip().startswith(("{", "["))
+    return text if has_other or before == text else rest
 
 
 def _block(text: str, start: int) -> tuple[list[ToolCall], int]:

@@ -11,7 +11,7 @@ from ..reward import Reward
 from ..rewards import load_reward, reward_of
 from ..task import Split, Task
 from .calls import ParsedAnswer
-from .json_calls import JSON_CALLS
+from .json_calls import JSON_CALLS, behind_thought
 from .toolbox import Toolbox, ToolRules
 from .turn import as_messages_of, run_calls
 
@@ -137,7 +137,7 @@ class ToolLoop(AsyncEnv, ABC):
 def parsed_answer(action: str) -> ParsedAnswer:
     """Return an answer as its model's parser read it; where none did, as the default one does."""
     parsed = action.parsed if isinstance(action, Action) else None
-    return JSON_CALLS.parse(str(action)) if parsed is None else parsed
+    return JSON_CALLS.parse(behind_thought(str(action))) if parsed is None else parsed
 
 
 def _text_of(prompt: str | list[Message] | None) -> str:

@@ -32,6 +32,9 @@ def reader_of(name, **options) -> AnswerReader:
         ("json", f"I look.\n{HERMES}", f"{TAIL}</tool_call>"),
         ("json", f"{HERMES}\nAnd:\n{HERMES}", TAIL),
         ("json", f"<think>{HERMES}{TAIL}</think>{HERMES}", TAIL),  # a call in a thought is none
+        ("llama3_json", f"<think>{LLAMA}</think>{LLAMA}", TAIL),
+        ("mistral", f"[THINK]{MISTRAL}[/THINK]{MISTRAL}", TAIL),
+        ("cohere_command3", f"<|START_THINKING|>{COHERE}<|END_THINKING|>{COHERE}", TAIL),
         ("json", "<tool_call>{nothing</tool_call>", TAIL),  # it is told so, and made up what it is told
         ("llama3_json", LLAMA, TAIL),
         ("llama3_json", f"{LLAMA}; {LLAMA}", TAIL),

@@ -13,7 +13,7 @@ ONE = '{"tool_call_id": "0", "tool_name": "add", "parameters": {"a": 2}}'
     [
         (f"<|START_ACTION|>[{ONE}]<|END_ACTION|>", ("", (ToolCall("add", {"a": 2}, id="0"),))),
         (
-            f"<|START_THINKING|>Hm.<|END_THINKING|><|START_ACTION|>[{ONE}, {ONE}]",
+            f"<|START_ACTION|>[{ONE}, {ONE}]",
             ("", (ToolCall("add", {"a": 2}, id="0"),) * 2),
         ),
         ("<|START_RESPONSE|>5<|END_RESPONSE|>", ("5", ())),

@@ -23,7 +23,6 @@ def test_calls_follow_one_another(between):
         ("I call " + A, ("I call", (CALL_A,))),
         ('{"type": "function", "function": "a", "parameters": {"x": 1}}', ("", (CALL_A,))),
         ('{"name": "a", "arguments": {"x": 1}}', ("", (CALL_A,))),
-        (f"<think>{B}</think>{A}", ("", (CALL_A,))),
         ('The set {1, 2} and {"name": "Ann"}', ('The set {1, 2} and {"name": "Ann"}', ())),
         ("{", ("{", ())),
         ("", ("", ())),

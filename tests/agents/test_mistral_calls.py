@@ -22,7 +22,6 @@ def calc(text):
             '[TOOL_CALLS][{"name": "calc", "arguments": {"e": "4"}, "id": "abc123def"}]',
             ("", (ToolCall("calc", {"e": "4"}, id="abc123def"),)),
         ),
-        ('[THINK][TOOL_CALLS]calc[ARGS]{"e": "1"}[/THINK]5', ("5", ())),
         ("5", ("5", ())),
     ],
 )

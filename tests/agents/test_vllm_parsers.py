@@ -252,6 +252,14 @@ def test_texts_that_would_take_long_are_not_read(tokenizer):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("properties", [{"a": True}, None, []])
+def test_schemas_without_types_of_their_own_leave_arguments_as_text(properties, tokenizer):
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": properties}}}
+    parser = tool_parser("glm45", tokenizer, [tool])
+    text = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>"
+    assert [call.arguments for call in parser.parse(text).calls] == [{"a": "b"}]
+
+
 def test_tokenizers_and_schemas_that_do_not_fit_are_refused(tokenizer_of, tokenizer):
     bare = tokenizer_of(None)
     with pytest.raises(ConfigError, match="'deepseek_v3' is not made for this model's tokenizer"):

@@ -321,6 +321,16 @@ def test_a_package_that_is_missing_is_named(agent_file, monkeypatch):
         resolve_agent("framework:autogen", {"entry": f"{agent_file('def build(model): ...')}:build"})
 
 
+def test_a_prompt_of_parts_is_one_text_where_a_framework_takes_no_messages():
+    parts = [{"type": "text", "text": "Add "}, {"type": "text", "text": "them."}]
+    user, system = {"role": "user", "content": parts}, {"role": "system", "content": "Be brief."}
+    assert frameworks.prompt_text(Task(id="t", prompt=[user])) == "Add them."
+    assert frameworks.prompt_text(Task(id="t", prompt=[system, user])) == "system: Be brief.\n\nuser: Add them."
+    picture = {"role": "user", "content": [*parts, {"type": "image", "image": "a.png"}]}
+    with pytest.raises(ConfigError, match=r"task 't' is wanted as text: .* parts of type image"):
+        frameworks.prompt_text(Task(id="t", prompt=[picture]))
+
+
 async def test_a_framework_that_is_cancelled_ends(agent_file, monkeypatch):
     begun, ended = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -94,6 +94,31 @@ async def test_sampling_stops_and_limits(served):
     assert np.array_equal(talk.engine.requests[0].prompt_ids, talk.engine.requests[1].prompt_ids)
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("no such file", "Error: no such file"),
+        ([{"type": "text", "text": "no"}], "Error: no"),
+        ("", "Error"),
+        ([], "Error"),
+    ],
+)
+async def test_the_model_is_told_that_a_tool_failed(served, content, told):
+    talk, server = await served()
+    result = {"type": "tool_result", "tool_use_id": "a", "content": content}
+    use = {"type": "tool_use", "id": "a", "name": "time", "input": {}}
+    for is_error in (True, False):
+        messages = [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [{**result, "is_error": is_error}]},
+        ]
+        await client_of(server).messages.create(model="m", max_tokens=9, messages=messages)
+    failed, fine = talk.prompts()
+    assert f"<tool_response>\n{told}\n</tool_response>" in failed
+    assert "Error" not in fine
+
+
 async def test_refusals_have_anthropics_form(served):
     talk, server = await served()
     client = client_of(server)

@@ -81,7 +81,7 @@ async def test_what_is_refused_is_refused_and_its_harmless_values_are_taken(post
     kind = {each: request_kind for each, request_kind, _ in KINDS}[path]
     for name, refusal in kind.refusals.items():
         assert isinstance(refusal, Refusal)
-        for value in ({"a": 1}, "other", [1], True):
+        for value in ({"a": 1}, "other", [1], True not in refusal.harmless):
             response = await post(path, {**BODIES[path], name: value})
             assert response.status_code == 400, (name, value)
             assert repr(name) in response.json()["error"]["message"]

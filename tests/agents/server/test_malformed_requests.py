@@ -368,6 +368,9 @@ async def test_what_is_no_request_is_refused(post, path, body):
         ({"bad_words": [""]}, "bad_words.0"),
         ({"min_tokens": -1}, "min_tokens"),
         ({"ignore_eos": True}, "min_tokens holds the end back"),
+        ({"include_stop_str_in_output": True}, "ends before its stop string"),
+        ({"skip_special_tokens": False}, "no text shows special tokens"),
+        ({"truncate_prompt_tokens": 3}, "no prompt is cut"),
         ({"tools": [], "tool_choice": "required"}, "there are no such tools"),
         ({"top_logprobs": 2, "logprobs": False}, "set logprobs to true"),
         ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "not among the tools"),
@@ -383,6 +386,93 @@ async def test_a_refusal_names_the_field(post, change, words):
     error = json.loads(text)["error"]
     assert error["type"] == "invalid_request_error"
     assert any(word in f"{error['message']} {error['param']}" for word in words.split("|"))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", f"{10**309}.0"])
+@pytest.mark.parametrize("path", list(BODIES))
+async def test_a_number_that_json_has_not_is_refused_before_anything_is_sampled(post, path, number):
+    for body in ({**BODIES[path], "tools": [{"type": "other", "x": "@"}]}, {**BODIES[path], "nobodys": [{"a": "@"}]}):
+        status, text = await post(path, json.dumps(body).replace('"@"', number))
+        assert status == 400
+        assert json.loads(text)["error"]["message"].startswith("the body")
+    assert not post.talk.engine.requests
+
+
+async def test_large_numbers_and_their_like_in_texts_are_taken(post):
+    for value in ("1e308", str(10**400), '"NaN, Infinity, 1e999"', json.dumps("\x00" * 6 + "\x7f")):
+        status, text = await post("/v1/completions", f'{{"prompt": "Hi", "nobodys": {value}}}')
+        assert status == 200, text
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "words"),
+    [
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "'text' needs text"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "'text' needs text"),
+        ("/v1/responses", {"input": [{"type": "message", "role": "user"}]}, "'message' needs content"),
+        ("/v1/responses", {"input": [{"type": "item_reference", "id": "a"}]}, "'item_reference' are not known"),
+    ],
+)
+async def test_a_refusal_tells_the_reason_that_fits_what_was_sent(post, path, change, words):
+    status, text = await post(path, json.dumps({**BODIES[path], **change}))
+    assert (status, words in text) == (400, True), text
+
+
+OPENAIS = {"type": "image_url", "image_url": {"url": "data:image/png;base64,é"}}
+ANTHROPICS = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "é"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/v1/chat/completions", OPENAIS),
+        ("/v1/messages", ANTHROPICS),
+        ("/v1/messages/count_tokens", ANTHROPICS),
+        ("/tokenize", OPENAIS),
+    ],
+)
+async def test_an_image_that_is_no_base64_is_refused(post, path, part):
+    body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 9}
+    status, text = await post(path, json.dumps(body, ensure_ascii=False))
+    assert (status, "no base64" in text) == (400, True), text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/tokenize"])
+async def test_half_a_surrogate_pair_in_arguments_is_shown_as_a_question_mark(post, path):
+    said = '{"x": "a\\ud83d", "y": "\\ud83d\\ude00"}'
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": said}}
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "noon"},
+    ]
+    items = [
+        {"role": "user", "content": "Hi"},
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": said},
+        {"type": "function_call_output", "call_id": "a", "output": "noon"},
+    ]
+    status, text = await post(path, json.dumps({"input": items} if path == "/v1/responses" else {"messages": messages}))
+    assert status == 200, text
+    told = post.talk.tokenizer.decode(json.loads(text)["tokens"]) if path == "/tokenize" else post.talk.prompts()[0]
+    assert '{"x": "a?", "y": "\U0001f600"}' in told
+
+
+@pytest.mark.parametrize("properties", [None, [], {"x": True}])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_schemas_without_properties_are_taken(post, path, properties):
+    parameters = {"type": "object", "properties": properties}
+    tool = {"type": "function", "name": "t", "parameters": parameters, "input_schema": parameters}
+    tool = {"type": "function", "function": tool} if path == "/v1/chat/completions" else tool
+    tool = {"name": "t", "input_schema": parameters} if path == "/v1/messages" else tool
+    status, text = await post(path, json.dumps({**BODIES[path], "tools": [tool]}))
+    assert status == 200, text
+    assert f'"properties": {json.dumps(properties or {})}' in post.talk.prompts()[0]
+
+
+async def test_a_word_that_chooses_no_tool_is_refused(post):
+    for path in ("/v1/chat/completions", "/v1/responses"):
+        status, text = await post(path, json.dumps({**BODIES[path], "tool_choice": "other"}))
+        assert (status, "tool_choice" in text) == (400, True)
 
 
 @pytest.mark.parametrize("name", [{"a": 1}, ["t"], 7, True, "other"])

@@ -150,6 +150,31 @@ async def test_logprobs_are_those_of_the_engine_for_each_sampled_token(served):
         await client.chat.completions.create(model="m", messages=[user("a")], logprobs=True, top_logprobs=2)
 
 
+async def test_tokens_in_logprobs_may_be_named_by_their_ids(served):
+    talk, server = await served("qwen2_5", ["Hi ☃"] * 3)
+    client = client_of(server)
+    extra = {"return_tokens_as_token_ids": True}
+    chat = await client.chat.completions.create(model="m", messages=[user("a")], logprobs=True, extra_body=extra)
+    named = [f"token_id:{each}" for each in talk.replies[0]]
+    assert [each.token for each in chat.choices[0].logprobs.content] == named
+    assert [each.bytes for each in chat.choices[0].logprobs.content[:3]] == [[72], [105], [32]]
+    text = await client.completions.create(model="m", prompt="a", logprobs=0, extra_body=extra)
+    assert text.choices[0].logprobs.tokens == named
+    assert text.choices[0].logprobs.text_offset[:3] == [0, 1, 2]
+    include = ["message.output_text.logprobs"]
+    response = await client.responses.create(model="m", input="a", include=include, extra_body=extra)
+    assert [each.token for each in response.output[0].content[0].logprobs] == named
+
+
+async def test_the_first_chunk_of_a_stream_tells_the_prompts_ids(served):
+    talk, server = await served("qwen2_5", ["one", "two"])
+    asked = {"model": "m", "messages": [user("a")], "n": 2, "stream": True}
+    stream = await client_of(server).chat.completions.create(**asked, extra_body={"return_token_ids": True})
+    first, *others = [chunk async for chunk in stream]
+    assert first.model_extra["prompt_token_ids"] == talk.engine.requests[0].prompt_ids.tolist()
+    assert not any("prompt_token_ids" in chunk.model_extra for chunk in others)
+
+
 async def test_text_completions_whole_and_streamed(served):
     talk, server = await served("qwen2_5", [" 4", " 5", " 6", " 7"])
     client = client_of(server)
@@ -179,6 +204,12 @@ async def test_models_and_tokens(served, tools):
     async with httpx.AsyncClient(base_url=server.url, headers={"x-api-key": server.key}) as http:
         answer = (await http.post("/tokenize", json={"prompt": "Hi <|im_end|>"})).json()
         assert answer == {"count": 4, "tokens": talk.tokenizer.encode("Hi <|im_end|>")}
+        told = (await http.post("/tokenize", json={"prompt": "Hi <|im_end|>", "return_token_strs": True})).json()
+        assert told["token_strs"] == talk.tokenizer.convert_ids_to_tokens(answer["tokens"])
+        plain = await http.post("/tokenize", json={"prompt": "Hi <|im_end|>", "add_special_tokens": False})
+        assert plain.json() == answer
+        refused = await http.post("/tokenize", json={"prompt": "Hi", "add_special_tokens": True})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "add_special_tokens")
         asked = {"messages": [user("a")], "tools": tools}
         tokens = (await http.post("/s/s/v1/tokenize", json=asked)).json()["tokens"]
         assert (await http.post("/detokenize", json={"tokens": tokens})).json()["prompt"] == (

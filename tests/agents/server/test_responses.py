@@ -71,6 +71,25 @@ async def test_a_stream_says_what_one_answer_says(served, text):
     assert deltas == whole.output_text
 
 
+async def test_what_responses_have_in_common_is_kept_once(served):
+    _, server = await served("qwen2_5")
+    tool = {"type": "function", "name": "time", "parameters": {"type": "object", "properties": {}}, "strict": True}
+    asked = {"model": "m", "instructions": "Be brief.", "tools": [tool]}
+    items = [{"role": "user", "content": "Hi"}]
+    async with client_of(server) as client:
+        for _ in range(3):
+            response = await client.responses.create(input=items, **asked)
+            items += [{"role": "assistant", "content": response.output_text}, {"role": "user", "content": "More"}]
+        listed = await client.responses.input_items.list(response.id, order="asc", limit=100)
+    assert [item.content[0].text for item in listed.data] == ["Hi", "answer 0", "More", "answer 1", "More"]
+    first, second, third = server._sessions["s"].responses.values()
+    assert third.given.before.before is second.given
+    assert second.given.before.before is first.given
+    assert third.history.before.before.before is second.history.before  # all but its own answer
+    assert third.whole["tools"] is first.whole["tools"]
+    assert [message["content"] for message in third.history.values()][-2:] == ["More", "answer 2"]
+
+
 async def test_an_answer_that_was_cut_is_incomplete(served):
     _, server = await served("qwen2_5", ["a" * 50])
     answer = await client_of(server).responses.create(model="m", input="a", max_output_tokens=5)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from turngym.envs.tools.calls import ToolCall
-from turngym.envs.tools.json_calls import JSON_CALLS
+from turngym.envs.tools.json_calls import JSON_CALLS, behind_thought
 
 ADD = '{"name": "add", "arguments": {"a": 1}}'
 CALL = ToolCall("add", {"a": 1})
@@ -40,9 +40,6 @@ CALL = ToolCall("add", {"a": 1})
             "ok",
             (ToolCall("run", {"cmd": "echo </tool_call>"}),),
         ),
-        # A thought calls nothing, and one that never ended says nothing.
-        (f"<think>perhaps <tool_call>{ADD}</tool_call></think>No.", "No.", ()),
-        (f"<think>perhaps <tool_call>{ADD}</tool_call>", "", ()),
         # Plain JSON is a call only if it is nothing else.
         (ADD, "", (CALL,)),
         (f" [{ADD}, {ADD}]\n", "", (CALL, CALL)),
@@ -54,6 +51,27 @@ CALL = ToolCall("add", {"a": 1})
 )
 def test_calls_are_taken_out_of_answers(text, content, calls):
     assert JSON_CALLS.parse(text) == (content, calls)
+
+
+MARKED = """<tool_call>{"name": "add", "arguments": {"a": "</think>"}}</tool_call>"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("42", "42"),
+        (f"<think>perhaps <tool_call>{ADD}</tool_call></think>No.", "No."),  # a thought calls nothing
+        (f"<think>perhaps <tool_call>{ADD}</tool_call>", ""),  # one that never ended says nothing
+        (f" \n<think>Hm.</think>{MARKED}", MARKED),
+        (f"Hm.</think>{MARKED}", MARKED),  # the prompt opened it
+        (MARKED, MARKED),
+        (f"I add.\n{MARKED}", f"I add.\n{MARKED}"),
+        ('{"name": "add", "arguments": {"a": "</think>"}}', '{"name": "add", "arguments": {"a": "</think>"}}'),
+        ("Between <think> and </think>.", "Between <think> and </think>."),
+    ],
+)
+def test_only_what_an_answer_begins_with_is_its_thought(text, said):
+    assert behind_thought(text) == said
 
 
 @pytest.mark.parametrize(
