@@ -30,7 +30,6 @@ OF_VLLM: Mapping[str, Refusal] = {
     "chat_template": Refusal("the model's own template is used"),
     "continue_final_message": Refusal("an answer is never continued", (False,)),
     "include_stop_str_in_output": Refusal("an answer ends before its stop string; token ids tell all", (False,)),
-    "skip_special_tokens": Refusal("no text shows special tokens; token ids tell all", (True,)),
     "truncate_prompt_tokens": Refusal("no prompt is cut; one that is too long is refused"),
 }
 OF_OPENAI: Mapping[str, Refusal] = {

@@ -369,7 +369,6 @@ async def test_what_is_no_request_is_refused(post, path, body):
         ({"min_tokens": -1}, "min_tokens"),
         ({"ignore_eos": True}, "min_tokens holds the end back"),
         ({"include_stop_str_in_output": True}, "ends before its stop string"),
-        ({"skip_special_tokens": False}, "no text shows special tokens"),
         ({"truncate_prompt_tokens": 3}, "no prompt is cut"),
         ({"tools": [], "tool_choice": "required"}, "there are no such tools"),
         ({"top_logprobs": 2, "logprobs": False}, "set logprobs to true"),
