@@ -161,6 +161,36 @@ async def test_a_request_that_nobody_waits_for_is_cancelled_and_leaves_nothing(t
     assert talk.session.num_turns == 0
 
 
+@pytest.mark.parametrize("again", [Asked(b"digest", is_retry=True), Asked(b"digest", key="k")])
+async def test_a_retry_while_the_first_request_is_being_cancelled_is_sampled_anew(talk_of, again):
+    talk = talk_of("qwen2_5")
+    question = ChatAsk(chat_messages([user("a")]), SAMPLING)
+    generate, ending, ended = talk.engine.generate, asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end(*arguments):
+        talk.engine.generate = generate
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await ended.wait()
+
+    talk.engine.generate = slow_to_end
+    first = asyncio.create_task(talk.session.chat(question, replace(again, is_retry=False)))
+    async with asyncio.timeout(30):
+        while talk.engine.generate is not generate:
+            await asyncio.sleep(0)
+        first.cancel()
+        await ending.wait()
+        (answer,) = await talk.session.chat(question, again)
+        ended.set()
+        await asyncio.wait([first])
+        while talk.session.requests.num_running:
+            await asyncio.sleep(0)
+        assert await talk.session.chat(question, again) == [answer]
+    assert len(talk.engine.requests) == talk.session.num_turns == 1
+
+
 async def test_closing_ends_what_runs(talk_of):
     talk = talk_of("qwen2_5", token_latency_s=60.0)
     running = asyncio.create_task(ask_one(talk, [user("a")]))
