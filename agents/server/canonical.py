@@ -7,6 +7,7 @@ from typing import Any
 
 from ...envs.images import image_in
 from ...envs.messages import Message
+from ...envs.tools.json_calls import is_shallow
 
 Form = bytes  # equal for messages that say the same
 Json = Any  # what `json.loads` gives
@@ -95,14 +96,14 @@ def _call(call: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _parsed(arguments: Json) -> Json:
-    """Return arguments as an object, which templates want; what is no JSON object stays text."""
+    """Return arguments as an object, which templates want; what is no JSON object, or a deep one, stays text."""
     if not isinstance(arguments, str):
         return {} if arguments is None else arguments
     try:
         value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         return arguments
-    return value if isinstance(value, dict) else arguments
+    return value if isinstance(value, dict) and is_shallow(value) else arguments
 
 
 def _call_forms(calls: Sequence[Mapping[str, Json]]) -> list[Json]:

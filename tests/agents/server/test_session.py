@@ -224,6 +224,29 @@ async def test_calls_that_nobody_can_read_go_back_to_the_model(talk_of, tools):
     assert len(talk.session.record().sequences) == 1
 
 
+async def test_a_call_that_is_nested_too_deeply_is_recorded_and_goes_back_to_the_model(talk_of, tools):
+    deep = '<tool_call>\n{"name": "time", "arguments": {"x": ' + "[" * 600 + "]" * 600 + "}}\n</tool_call>"
+    talk = talk_of("qwen2_5", [deep], max_context=1 << 16)
+    talk.session.sampling = replace(SAMPLING, max_tokens=4096)
+    (first,) = await talk.session.chat(ChatAsk(chat_messages([user("a")]), talk.session.sampling, tools=tools))
+    assert (first.content, first.calls) == (deep, ())
+    await ask_one(talk, [user("a"), said(first), user("Why?")], tools=tools)
+    assert "nested too deeply" in talk.prompts()[1]
+    assert talk.session.record().sequences[0].num_actions == sum(map(len, talk.replies))
+
+
+@pytest.mark.parametrize(("levels", "is_read"), [(64, True), (65, False), (900, False)])
+async def test_arguments_of_a_history_that_are_nested_too_deeply_stay_text(talk_of, levels, is_read):
+    talk = talk_of("qwen2_5", max_context=1 << 16)
+    arguments = '{"a":' * levels + "1" + "}" * levels
+    call = {"id": "c", "type": "function", "function": {"name": "time", "arguments": arguments}}
+    history = [user("a"), {"role": "assistant", "content": None, "tool_calls": [call]}, user("b")]
+    (_, message, _) = chat_messages(history)
+    assert isinstance(message["tool_calls"][0]["function"]["arguments"], dict) == is_read
+    await ask_one(talk, history)
+    assert talk.prompts()[0].replace("\\", "").count('{"a":') == levels  # the template writes text as JSON, too
+
+
 async def test_what_a_request_may_use_is_bounded(talk_of):
     talk = talk_of("qwen2_5", max_context=100)
     await talk.session.chat(ChatAsk(chat_messages([user("a")]), replace(SAMPLING, max_tokens=4096)))
