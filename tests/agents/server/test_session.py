@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from turngym.agents import Sampling
+from turngym.agents.base import RequestRefusedError
+from turngym.agents.server.api_errors import ApiError
 from turngym.agents.server.asks import ChatAsk, ContextLengthError, TextAsk
 from turngym.agents.server.canonical import chat_messages
 from turngym.agents.server.retries import Asked, KeyReusedError, SessionClosedError
@@ -254,18 +256,27 @@ async def test_what_a_request_may_use_is_bounded(talk_of):
     assert request.sampling.max_tokens == 100 - len(request.prompt_ids)
     with pytest.raises(ContextLengthError, match="no room for an answer in a context of 100"):
         await ask_one(talk, [user("a" * 200)])
-    assert talk.session.failure is None
+    assert talk.session.lost is None
 
 
-async def test_a_failed_engine_leaves_nothing_and_is_noted(talk_of):
-    talk = talk_of("qwen2_5", [Reply([1], None), EngineError("lost"), EngineError("lost")])
-    with pytest.raises(TrajectoryError, match="without logprobs"):
-        await ask_one(talk, [user("a")])
-    assert isinstance(talk.session.failure, TrajectoryError)
-    with pytest.raises(EngineError, match="lost"):
+async def test_a_failed_engine_leaves_nothing(talk_of):
+    talk = talk_of("qwen2_5", [EngineError("gone"), EngineError("gone")])
+    with pytest.raises(EngineError, match="gone"):
         await ask(talk, [user("a")], n=2)
-    assert str(talk.session.failure) == "lost"
     assert talk.session.num_turns == 0
+    assert talk.session.lost is None  # nothing was sampled
+
+
+@pytest.mark.parametrize("later", [EngineError("gone"), RequestRefusedError("no"), ApiError("the episode is over")])
+async def test_an_answer_that_cannot_be_recorded_is_noted_whatever_comes_after_it(talk_of, later):
+    talk = talk_of("qwen2_5", ["one", Reply([1], None), later, "two"])
+    with pytest.raises(TrajectoryError, match="without logprobs"):
+        await ask(talk, [user("a")], n=2)
+    assert talk.session.num_turns == 0  # all answers to a request or none
+    with pytest.raises(type(later)):
+        await ask_one(talk, [user("b")])
+    await ask_one(talk, [user("c")])
+    assert isinstance(talk.session.lost, TrajectoryError)
 
 
 @pytest.mark.parametrize("kind", ["text", "ids"])

@@ -1,6 +1,7 @@
 """Episodes of users' agents: what becomes of their turns, their rewards, their mistakes and the engine's."""
 
 import asyncio
+import contextlib
 import threading
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from turngym.agents import ChatAgent, Grammar, Sampling, Shape
 from turngym.agents.base import Completion, RequestRefusedError, StopReason
 from turngym.agents.frameworks.base import Endpoint
 from turngym.agents.frameworks.calls import Calls
+from turngym.agents.server.answers import Reader
 from turngym.envs.reward import Reward
 from turngym.envs.task import Task
 from turngym.errors import EngineDeadError, EngineError
@@ -257,6 +259,27 @@ async def test_a_repetition_makes_good_what_the_engine_failed_at(play):
     trajectory = await play(run, [EngineError("once"), "fine"])
     assert trajectory.failure is None
     assert trajectory.num_turns == 1
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(max_turns=1)])
+async def test_an_answer_that_was_sampled_and_lost_fails_the_episode_whatever_the_agent_is_told_later(
+    play, limits, monkeypatch
+):
+    def broken(self, *arguments, **options):
+        raise RuntimeError("cannot be read")
+
+    async def run(task, endpoint):
+        with monkeypatch.context() as patch:
+            patch.setattr(Reader, "read", broken)
+            with pytest.raises(httpx.HTTPStatusError, match="500"):
+                await ask(endpoint, "a")
+        with contextlib.suppress(httpx.HTTPStatusError):  # refused, as the limits have it
+            await ask(endpoint, "b")
+        return 1.0
+
+    trajectory = await play(run, limits=limits)
+    assert trajectory.failure.kind is FailureKind.TEMPLATE
+    assert "cannot be read" in trajectory.failure.message
 
 
 class Stubborn:
