@@ -28,11 +28,6 @@ class Asked:
     key: str | None = None
     is_retry: bool = False
 
-    def part(self, place: int) -> "Asked":
-        """Return how to know one of its prompts again."""
-        key = self.key and f"{self.key}/{place}"
-        return Asked(self.digest + place.to_bytes(4), key, self.is_retry)
-
 
 class KeyReusedError(ValueError):
     """An Idempotency-Key came with another request than before."""

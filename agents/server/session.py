@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,11 +122,11 @@ class Session:
             EngineError: The engine failed.
             KeyReusedError, SessionClosedError: See `Requests.once`.
         """
-        return await self._once(asked, lambda: self._place_of_chat(ask))
+        return await self._once(asked, [partial(self._place_of_chat, ask)])
 
-    async def complete(self, ask: TextAsk, asked: Asked | None = None) -> list[Answer]:
-        """Go on from a text; see `chat`."""
-        return await self._once(asked, lambda: self._place_of_text(ask))
+    async def complete(self, asks: Iterable[TextAsk], asked: Asked | None = None) -> list[Answer]:
+        """Go on from texts, all of one request; see `chat`."""
+        return await self._once(asked, [partial(self._place_of_text, ask) for ask in asks])
 
     def record(self) -> SessionRecord:
         """Return what was sampled so far."""
@@ -146,11 +147,8 @@ class Session:
         """Cancel what runs; nothing is answered any more."""
         await self.requests.close()
 
-    async def _once(self, asked: Asked | None, place_of: Callable[[], _Place]) -> list[Answer]:
-        async def answer() -> list[Answer]:
-            return await self._answer(place_of())
-
-        return await self.requests.once(asked or Asked(os.urandom(16)), answer)
+    async def _once(self, asked: Asked | None, places: Sequence[Callable[[], _Place]]) -> list[Answer]:
+        return await self.requests.once(asked or Asked(os.urandom(16)), lambda: self._answer(places))
 
     def _place_of_chat(self, ask: ChatAsk) -> _Place:
         form = self.known.form_of_tools(ask.tools)
@@ -188,15 +186,18 @@ class Session:
             self._roots[form] = Node(None, conversation=self.agent.begin(tools))
         return self._roots[form]
 
-    async def _answer(self, place: _Place) -> list[Answer]:
+    async def _answer(self, finders: Sequence[Callable[[], _Place]]) -> list[Answer]:
         """Sample, and add what came of it to the tree; all answers or none."""
-        prompts = self._prompts(place)
-        place.node.num_running += 1
+        places: list[_Place] = []
         try:
-            completions = await self._sampled(prompts)
-            return self._kept(place, prompts, completions)
+            for find in finders:
+                places.append(find())
+                places[-1].node.num_running += 1  # the next one goes on from another, if there is one
+            prompts = [prompt for place in places for prompt in self._prompts(place)]
+            return self._kept(places, prompts, await self._sampled(prompts))
         finally:
-            place.node.num_running -= 1
+            for place in places:
+                place.node.num_running -= 1
 
     def _prompts(self, place: _Place) -> list[_Prompt]:
         base = place.node.fork()
@@ -231,11 +232,14 @@ class Session:
             raise EngineError(f"no answer to {name} within timeout_s={self._timeout_s}") from error
         return [task.result() for task in tasks]
 
-    def _kept(self, place: _Place, prompts: Sequence[_Prompt], completions: Sequence[Completion]) -> list[Answer]:
+    def _kept(
+        self, places: Sequence[_Place], prompts: Sequence[_Prompt], completions: Sequence[Completion]
+    ) -> list[Answer]:
         """Record what was sampled, and add it to the tree once all of it could be recorded."""
         try:
             recorded = [prompt.record(completion) for prompt, completion in zip(prompts, completions, strict=True)]
-            self._count(place)
+            for place in places:
+                self._count(place)
             sampled = zip(prompts, completions, recorded, strict=True)
             return [self._add(prompt, completion, *said) for prompt, completion, said in sampled]
         except Exception as error:

@@ -287,10 +287,10 @@ async def test_raw_prompts_go_on_from_the_longest_context_known(talk_of, kind, c
     async def go(prompt, answer=None, more=""):
         if kind == "text":
             whole = prompt + (answer.content if answer else "") + more
-            (got,) = await talk.session.complete(TextAsk(whole, SAMPLING))
+            (got,) = await talk.session.complete([TextAsk(whole, SAMPLING)])
             return whole, got
         ids = np.asarray([*prompt, *(answer.completion.token_ids if answer else []), *encode(more)], np.int32)
-        (got,) = await talk.session.complete(TextAsk(ids, SAMPLING))
+        (got,) = await talk.session.complete([TextAsk(ids, SAMPLING)])
         return ids, got
 
     begin = "2 + 2 =" if kind == "text" else encode("2 + 2 =")
@@ -302,3 +302,39 @@ async def test_raw_prompts_go_on_from_the_longest_context_known(talk_of, kind, c
     check_record(record, talk.engine.requests, talk.replies)
     assert [s.num_actions for s in record.sequences] == [6, 3]
     assert talk.prompts()[1] == "2 + 2 = 4<|im_end|>\n3 + 3 ="
+
+
+async def test_several_texts_are_sampled_together_and_branch_as_they_would_alone(talk_of, check_record):
+    talk = talk_of("qwen2_5", [" 4", " 6", " 5", " 7"], token_latency_s=0.001)
+    prompts = ["2 + 2 =", "2 + 2 =", "3 + 3 ="]
+    asked = asyncio.create_task(talk.session.complete([TextAsk(prompt, SAMPLING) for prompt in prompts]))
+    async with asyncio.timeout(30):
+        while talk.engine.num_running < 3:
+            await asyncio.sleep(0)
+    assert [answer.content for answer in await asked] == [" 4", " 6", " 5"]
+    await talk.session.complete([TextAsk("2 + 2 = 4, 3 + 4 =", SAMPLING)])
+    record = talk.session.record()
+    check_record(record, talk.engine.requests, talk.replies)
+    assert [sorted(sequence.samplings) for sequence in record.sequences] == [[0, 3], [1], [2]]
+    assert (record.history["branches_new"], record.history["continued"]) == (2, 1)
+
+
+@pytest.mark.parametrize("wrong", ["too long", "the engine fails", "cannot be recorded", "abandoned"])
+async def test_of_several_texts_all_are_recorded_or_none(talk_of, wrong):
+    failure = {"the engine fails": EngineError("gone"), "cannot be recorded": Reply([1], None)}.get(wrong, "two")
+    talk = talk_of("qwen2_5", ["one", failure], max_context=100, token_latency_s=60.0 if wrong == "abandoned" else 0.0)
+    prompts = ["a", "b" * 200 if wrong == "too long" else "b"]
+    asked = asyncio.create_task(talk.session.complete([TextAsk(prompt, SAMPLING) for prompt in prompts]))
+    if wrong == "abandoned":
+        async with asyncio.timeout(30):
+            while talk.engine.num_running < 2:
+                await asyncio.sleep(0)
+        asked.cancel()
+    await asyncio.wait([asked])
+    async with asyncio.timeout(30):
+        while talk.session.requests.num_running:
+            await asyncio.sleep(0)
+    assert asked.cancelled() or isinstance(asked.exception(), (EngineError, TrajectoryError))
+    assert (talk.session.num_turns, talk.session.record().sequences) == (0, ())
+    assert not any(root.is_taken for root in talk.session._roots.values())
+    assert wrong != "too long" or not talk.engine.requests
