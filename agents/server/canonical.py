@@ -46,11 +46,16 @@ def chat_messages(given: Sequence[Mapping[str, Json]]) -> list[Message]:
 
 
 def form_of(message: Message) -> Form:
-    """Return what a message says, whatever its whitespace, its ids, the order of keys in its arguments, its thought."""
-    content = message["content"]
-    text = content if isinstance(content, str) else None
-    other = None if text is not None else content
-    return _digest([message["role"], _squeezed(text or ""), other, _call_forms(message.get("tool_calls", []))])
+    """Return what a message says, whatever its ids, the order of keys in its arguments, its thought.
+
+    Whitespace is of no account within an answer, which clients write anew and whose tokens stay as they were sampled;
+    in what the model is to read it is only at the ends.
+    """
+    content, role = message["content"], message["role"]
+    text = content if isinstance(content, str) else ""
+    other = None if isinstance(content, str) else content
+    said = _squeezed(text) if role == "assistant" else text.strip()
+    return _digest([role, said, other, _call_forms(message.get("tool_calls", []))])
 
 
 def answer_form(text: str, calls: Sequence[tuple[str, Json]]) -> Form:

@@ -75,9 +75,19 @@ async def test_what_a_client_serialises_otherwise_is_the_same_history(talk_of, t
         "audio": None,
     }
     tool = {"role": "tool", "tool_call_id": "other", "content": "12:00"}
-    await ask_one(talk, [user("What time is  it? "), changed, tool], tools=tools)
+    await ask_one(talk, [user(" What time is it?\n"), changed, tool], tools=tools)
     (sequence,) = talk.session.record().sequences
     assert talk.tokenizer.decode(sequence.token_ids[sequence.is_action]) == f"{call}<|im_end|>Noon.<|im_end|>"
+
+
+async def test_a_question_that_is_indented_otherwise_is_another_one(talk_of):
+    talk = talk_of("qwen2_5")
+    one, other = "if a:\n    b()\n    c()", "if a:\n    b()\nc()"
+    answer = said(await ask_one(talk, [user(one)]))
+    await ask_one(talk, [user(other), answer, user("go")])
+    await ask_one(talk, [user(f"{one}\n"), answer, user("go")])
+    assert [prompt.count(other) for prompt in talk.prompts()] == [0, 1, 0]
+    assert len(talk.session.record().sequences) == 2
 
 
 async def test_an_edited_history_is_a_branch_that_trains_nothing_twice(talk_of, check_record):
