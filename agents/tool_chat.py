@@ -14,6 +14,7 @@ from ..envs.base import Action
 from ..envs.images import has_images
 from ..envs.messages import Message, RawText
 from ..envs.tools.calls import Schema, ToolCall, schema_name
+from ..envs.tools.json_calls import is_shallow
 from ..errors import TemplateError
 from .answer_reader import AnswerReader, AnswerReaders, ReadAnswer
 from .base import Completion, Sampling, StopReason
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _MOST_TEMPLATES = 64
+_MOST_LEVELS = 32  # of arguments that a template is asked to write again
 _USER = "zqUserqz"  # no template contains or changes it
 _ANSWER = Message(role="assistant", content="b")
 _CALL = ReadAnswer(None, "", (ToolCall("c", {}),))
@@ -191,7 +193,9 @@ class ToolConversation(ChatConversation):
         return False
 
     def _readings_with_calls(self, template: ChatTemplate, answer: Answer, read: ReadAnswer) -> Iterator[Reading]:
-        if not read.calls or any(call.problem is not None or not _is_shallow(call.arguments) for call in read.calls):
+        if not read.calls or any(
+            call.problem is not None or not is_shallow(call.arguments, _MOST_LEVELS) for call in read.calls
+        ):
             return
         end = self._end_of(answer)
         for as_text in (False, True):
@@ -232,12 +236,8 @@ def call_message(read: ReadAnswer, first_id: int, *, as_text: bool = False) -> M
     return cast(Message, {"role": "assistant", "content": read.content, "tool_calls": calls, **thoughts})
 
 
-def _is_shallow(value: object, most_levels: int = 32) -> bool:
-    """Say whether JSON is nested so little that a template can write it again."""
-    if not isinstance(value, Mapping | list):
-        return True
-    inside = value.values() if isinstance(value, Mapping) else value
-    return most_levels > 0 and all(_is_shallow(each, most_levels - 1) for each in inside)
+def _can_be_written_again(call: ToolCall) -> bool:
+    return call.problem is None and is_shallow(call.arguments, _MOST_LEVELS)
 
 
 def _prefaced(messages: list[Message], told: ToolTemplate) -> list[Message]:

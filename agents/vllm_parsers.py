@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..envs.tools.calls import ParsedAnswer, Schema, ToolCall, schema_name
-from ..envs.tools.json_calls import as_call
+from ..envs.tools.json_calls import MOST_DEPTH, as_call
 from ..errors import ConfigError, MissingPackageError
 from .reasoning import Thought
 from .vllm_names import CALL_ENDS, CLOSINGS, TYPED_ARGUMENTS, VLLM_TOOL_PARSERS
@@ -19,7 +19,6 @@ _logger = logging.getLogger(__name__)
 # Some of vLLM's parsers take time with the square of the length, or the cube of the depth, and a model that repeats
 # itself writes such texts; meanwhile all other episodes of the process would wait.
 MOST_CHARS = 32_768
-MOST_DEPTH = 64
 _BRACKET = re.compile(r"[\[\](){}]")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...envs.images import image_in
 from ...envs.messages import Message
+from ...envs.tools.json_calls import is_shallow
 
 Form = bytes  # equal for messages that say the same
 Json = Any  # what `json.loads` gives
@@ -45,11 +46,16 @@ def chat_messages(given: Sequence[Mapping[str, Json]]) -> list[Message]:
 
 
 def form_of(message: Message) -> Form:
-    """Return what a message says, whatever its whitespace, its ids, the order of keys in its arguments, its thought."""
-    content = message["content"]
-    text = content if isinstance(content, str) else None
-    other = None if text is not None else content
-    return _digest([message["role"], _squeezed(text or ""), other, _call_forms(message.get("tool_calls", []))])
+    """Return what a message says, whatever its ids, the order of keys in its arguments, its thought.
+
+    Whitespace is of no account within an answer, which clients write anew and whose tokens stay as they were sampled;
+    in what the model is to read it is only at the ends.
+    """
+    content, role = message["content"], message["role"]
+    text = content if isinstance(content, str) else ""
+    other = None if isinstance(content, str) else content
+    said = _squeezed(text) if role == "assistant" else text.strip()
+    return _digest([role, said, other, _call_forms(message.get("tool_calls", []))])
 
 
 def answer_form(text: str, calls: Sequence[tuple[str, Json]]) -> Form:
@@ -100,7 +106,7 @@ def _call(call: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _parsed(arguments: Json) -> Json:
-    """Return arguments as an object, which templates want; what is no JSON object stays text."""
+    """Return arguments as an object, which templates want; what is no JSON object, or a deep one, stays text."""
     if not isinstance(arguments, str):
         return {} if arguments is None else arguments
     try:
@@ -109,7 +115,7 @@ def _parsed(arguments: Json) -> Json:
             value = json.loads(clean(json.dumps(value, ensure_ascii=False)))
     except (ValueError, RecursionError):
         return arguments
-    return value if isinstance(value, dict) else arguments
+    return value if isinstance(value, dict) and is_shallow(value) else arguments
 
 
 def _call_forms(calls: Sequence[Mapping[str, Json]]) -> list[Json]:

@@ -63,22 +63,19 @@ async def chat_completions(session: Session, body: bytes, headers: Mapping[str, 
 
 
 async def completions(session: Session, body: bytes, headers: Mapping[str, str]) -> Outcome:
-    """`POST /v1/completions`; several prompts are answered one after the other."""
+    """`POST /v1/completions`; several prompts are all answered, or none."""
     request = read(CompletionRequest, body)
-    codec, asked = session.agent.codec, asked_of(body, headers)
+    codec, n = session.agent.codec, request.n or 1
     sampling = sampling_of(session, request, request.max_tokens, request.stop_strings, num_top=request.logprobs)
     wants_ids = bool(request.return_token_ids)
-    asks = [
-        TextAsk(_in_vocabulary(prompt, codec.num_tokens), sampling, request.n or 1, wants_ids)
-        for prompt in _prompts(request)
-    ]
-    groups = [await session.complete(ask, asked.part(place)) for place, ask in enumerate(asks)]
+    asks = [TextAsk(_in_vocabulary(prompt, codec.num_tokens), sampling, n, wants_ids) for prompt in _prompts(request)]
+    answers = await session.complete(asks, asked_of(body, headers))
     reply = Reply(
-        id=f"cmpl-{session.name}-{groups[0][0].turn}",
+        id=f"cmpl-{session.name}-{answers[0].turn}",
         created=int(time.time()),
         model=request.model or "",
-        answers=[answer for group in groups for answer in group],
-        num_prompt=sum(group[0].num_prompt for group in groups),
+        answers=answers,
+        num_prompt=sum(answer.num_prompt for answer in answers[::n]),
         codec=codec,
         gives_logprobs=request.logprobs is not None,
         names_ids=bool(request.return_tokens_as_token_ids),

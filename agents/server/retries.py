@@ -28,11 +28,6 @@ class Asked:
     key: str | None = None
     is_retry: bool = False
 
-    def part(self, place: int) -> "Asked":
-        """Return how to know one of its prompts again."""
-        key = self.key and f"{self.key}/{place}"
-        return Asked(self.digest + place.to_bytes(4), key, self.is_retry)
-
 
 class KeyReusedError(ValueError):
     """An Idempotency-Key came with another request than before."""
@@ -41,7 +36,7 @@ class KeyReusedError(ValueError):
 @dataclass(eq=False)
 class _Running(Generic[Result]):
     task: "asyncio.Task[Result]"
-    digest: bytes
+    asked: Asked
     num_waiting: int = 0
 
 
@@ -82,26 +77,27 @@ class Requests(Generic[Result]):
     def _known(self, asked: Asked) -> _Running[Result] | None:
         by_key = self._by_key.get(asked.key) if asked.key else None
         if by_key is not None:
-            if by_key.digest != asked.digest:
+            if by_key.asked.digest != asked.digest:
                 raise KeyReusedError(f"the Idempotency-Key {asked.key!r} came with another request before")
             return by_key
         return self._by_digest.get(asked.digest) if asked.is_retry else None
 
     def _begin(self, asked: Asked, make: Callable[[], Coroutine[Any, Any, Result]]) -> _Running[Result]:
-        entry = _Running(asyncio.create_task(make()), asked.digest)
+        entry = _Running(asyncio.create_task(make()), asked)
         self._running.add(entry)
         self._by_digest[asked.digest] = entry
         if asked.key:
             self._by_key[asked.key] = entry
-        entry.task.add_done_callback(lambda _: self._end(entry, asked))
+        entry.task.add_done_callback(lambda _: self._end(entry))
         return entry
 
-    def _end(self, entry: _Running[Result], asked: Asked) -> None:
+    def _end(self, entry: _Running[Result]) -> None:
         self._running.discard(entry)
         if entry.task.cancelled() or entry.task.exception() is not None:
-            self._forget(entry, asked)
+            self._forget(entry)
 
-    def _forget(self, entry: _Running[Result], asked: Asked) -> None:
+    def _forget(self, entry: _Running[Result]) -> None:
+        asked = entry.asked
         if self._by_digest.get(asked.digest) is entry:
             del self._by_digest[asked.digest]
         if asked.key and self._by_key.get(asked.key) is entry:
@@ -119,3 +115,4 @@ class Requests(Generic[Result]):
             entry.num_waiting -= 1
             if not entry.num_waiting and not entry.task.done():
                 entry.task.cancel()
+                self._forget(entry)  # its end may take a while, and who asks again meanwhile wants an answer

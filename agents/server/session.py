@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from ...envs.base import Action
 from ...envs.messages import RawText
 from ...errors import EngineError
 from ..answer_reader import AnswerReader
-from ..base import Completion, Generator, RequestRefusedError, Sampling, StopReason
+from ..base import Completion, Generator, Sampling, StopReason
 from ..chat import ChatAgent
 from ..conversation import ChatConversation
 from ..images import Images
@@ -42,6 +43,22 @@ class _Place:
     branch: Branch | None
 
 
+@dataclass(frozen=True)
+class _Prompt:
+    """What the engine is asked for one answer, and the conversation that this is recorded in."""
+
+    place: _Place
+    conversation: ChatConversation
+    token_ids: NDArray[np.int32]
+    images: Images
+    sampling: Sampling
+
+    def record(self, completion: Completion) -> tuple[Action, Read]:
+        """Record what was sampled, and read it."""
+        action = self.conversation.record(completion, self.sampling)
+        return action, self.place.read(action, self.conversation.written(self.sampling))
+
+
 class Session:
     """One episode's requests.
 
@@ -69,7 +86,7 @@ class Session:
         self.name = name
         self.keeps_sampling = keeps_sampling
         self.requests: Requests[list[Answer]] = Requests()
-        self.failure: Exception | None = None  # the last that is no client's doing
+        self.lost: Exception | None = None  # the first that cost what the engine had sampled
         self.outgrown: ContextLengthError | None = None  # the last prompt that left no room for an answer
         self.responses: dict[str, StoredResponse] = {}  # by their ids
         self.known = KnownMessages()
@@ -105,11 +122,11 @@ class Session:
             EngineError: The engine failed.
             KeyReusedError, SessionClosedError: See `Requests.once`.
         """
-        return await self._once(asked, lambda: self._place_of_chat(ask))
+        return await self._once(asked, [partial(self._place_of_chat, ask)])
 
-    async def complete(self, ask: TextAsk, asked: Asked | None = None) -> list[Answer]:
-        """Go on from a text; see `chat`."""
-        return await self._once(asked, lambda: self._place_of_text(ask))
+    async def complete(self, asks: Iterable[TextAsk], asked: Asked | None = None) -> list[Answer]:
+        """Go on from texts, all of one request; see `chat`."""
+        return await self._once(asked, [partial(self._place_of_text, ask) for ask in asks])
 
     def record(self) -> SessionRecord:
         """Return what was sampled so far."""
@@ -130,11 +147,8 @@ class Session:
         """Cancel what runs; nothing is answered any more."""
         await self.requests.close()
 
-    async def _once(self, asked: Asked | None, place_of: Callable[[], _Place]) -> list[Answer]:
-        async def answer() -> list[Answer]:
-            return await self._answer(place_of())
-
-        return await self.requests.once(asked or Asked(os.urandom(16)), answer)
+    async def _once(self, asked: Asked | None, places: Sequence[Callable[[], _Place]]) -> list[Answer]:
+        return await self.requests.once(asked or Asked(os.urandom(16)), lambda: self._answer(places))
 
     def _place_of_chat(self, ask: ChatAsk) -> _Place:
         form = self.known.form_of_tools(ask.tools)
@@ -172,43 +186,36 @@ class Session:
             self._roots[form] = Node(None, conversation=self.agent.begin(tools))
         return self._roots[form]
 
-    async def _answer(self, place: _Place) -> list[Answer]:
+    async def _answer(self, finders: Sequence[Callable[[], _Place]]) -> list[Answer]:
         """Sample, and add what came of it to the tree; all answers or none."""
+        places: list[_Place] = []
+        try:
+            for find in finders:
+                places.append(find())
+                places[-1].node.num_running += 1  # the next one goes on from another, if there is one
+            prompts = [prompt for place in places for prompt in self._prompts(place)]
+            return self._kept(places, prompts, await self._sampled(prompts))
+        finally:
+            for place in places:
+                place.node.num_running -= 1
+
+    def _prompts(self, place: _Place) -> list[_Prompt]:
         base = place.node.fork()
         show(base, place.shown)
-        prompt_ids, images = base.prompt_ids(), base.prompt_images()
-        sampling = self._bounded(place.ask.sampling, len(prompt_ids))
+        token_ids, images = base.prompt_ids(), base.prompt_images()
+        sampling = self._bounded(place.ask.sampling, len(token_ids))
         seeds = [None if sampling.seed is None else sampling.seed + index for index in range(place.ask.n)]
-        samplings = [replace(sampling, seed=seed) for seed in seeds]
-        place.node.num_running += 1
-        try:
-            completions = await self._sampled(prompt_ids, images, samplings)
-            twins = [base, *(base.fork() for _ in samplings[1:])]
-            answers = [
-                self._add(place, twin, completion, each)
-                for twin, completion, each in zip(twins, completions, samplings, strict=True)
-            ]
-            self._count(place)
-        except Exception as error:
-            self.failure = self.failure if isinstance(error, RequestRefusedError) else error
-            raise
-        else:
-            return answers
-        finally:
-            place.node.num_running -= 1
+        twins = [base, *(base.fork() for _ in seeds[1:])]
+        return [
+            _Prompt(place, twin, token_ids, images, replace(sampling, seed=seed))
+            for twin, seed in zip(twins, seeds, strict=True)
+        ]
 
-    def _count(self, place: _Place) -> None:
-        ask, node = place.ask, place.node
-        known = list(node.known_in(ask.messages)) if isinstance(ask, ChatAsk) else []
-        self._history.add(known, is_continued=node.turn is not None, branch=place.branch, n=ask.n)
-
-    async def _sampled(
-        self, prompt_ids: NDArray[np.int32], images: Images, samplings: Sequence[Sampling]
-    ) -> list[Completion]:
+    async def _sampled(self, prompts: Sequence[_Prompt]) -> list[Completion]:
         name = f"{self.name}/{self.num_turns}"
         asked = [
-            self._generator.generate(prompt_ids, sampling, images or None, f"{name}.{index}")
-            for index, sampling in enumerate(samplings)
+            self._generator.generate(each.token_ids, each.sampling, each.images or None, f"{name}.{index}")
+            for index, each in enumerate(prompts)
         ]
         deadline = asyncio.timeout(self._timeout_s)
         try:
@@ -225,29 +232,46 @@ class Session:
             raise EngineError(f"no answer to {name} within timeout_s={self._timeout_s}") from error
         return [task.result() for task in tasks]
 
-    def _add(self, place: _Place, conversation: ChatConversation, completion: Completion, sampling: Sampling) -> Answer:
-        ask, prompt_ids, images = place.ask, conversation.prompt_ids(), conversation.prompt_images()
-        action = conversation.record(completion, sampling)
-        read = place.read(action, conversation.written(sampling))
+    def _kept(
+        self, places: Sequence[_Place], prompts: Sequence[_Prompt], completions: Sequence[Completion]
+    ) -> list[Answer]:
+        """Record what was sampled, and add it to the tree once all of it could be recorded."""
+        try:
+            recorded = [prompt.record(completion) for prompt, completion in zip(prompts, completions, strict=True)]
+            for place in places:
+                self._count(place)
+            sampled = zip(prompts, completions, recorded, strict=True)
+            return [self._add(prompt, completion, *said) for prompt, completion, said in sampled]
+        except Exception as error:
+            self.lost = self.lost or error
+            raise
+
+    def _count(self, place: _Place) -> None:
+        ask, node = place.ask, place.node
+        known = list(node.known_in(ask.messages)) if isinstance(ask, ChatAsk) else []
+        self._history.add(known, is_continued=node.turn is not None, branch=place.branch, n=ask.n)
+
+    def _add(self, prompt: _Prompt, completion: Completion, action: Action, read: Read) -> Answer:
+        place, conversation, ask = prompt.place, prompt.conversation, prompt.place.ask
         number = len(self._stop_reasons)
         self._stop_reasons.append(completion.stop_reason)
-        turn = Turn(number, place.shown, checksum(prompt_ids, images), completion, sampling)
+        turn = Turn(number, place.shown, checksum(prompt.token_ids, prompt.images), completion, prompt.sampling)
         child = Node(turn, place.node, read.problems, conversation)
         if isinstance(ask, ChatAsk):
             child.given = Given(read.content, read.thought, read.calls, str(action))
             child.num_messages = len(ask.messages) + 1
         place.node.add(child, place.forms, read.forms)
-        if not images:  # token ids alone say nothing of them
+        if not prompt.images:  # token ids alone say nothing of them
             self._texts.add(conversation.prompt_ids(), child)
         if isinstance(ask, TextAsk) and isinstance(ask.prompt, str):
-            self._texts.add_told(ask.prompt, read, action.raw, conversation.written(sampling), child)
+            self._texts.add_told(ask.prompt, read, action.raw, conversation.written(prompt.sampling), child)
         return Answer(
             content=read.content,
             thought=read.thought,
             calls=read.calls,
             finish_reason=finish_reason(completion, read.calls),
-            num_prompt=len(prompt_ids),
-            prompt_ids=prompt_ids if ask.wants_ids else None,
+            num_prompt=len(prompt.token_ids),
+            prompt_ids=prompt.token_ids if ask.wants_ids else None,
             completion=completion,
             turn=number,
             stop=read.stop,

@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ...errors import EngineError
 from .endpoints import Outcome
 
 SIGN = b": the engine works\n\n"  # a comment, which readers of server-sent events skip
@@ -38,6 +39,8 @@ class Work:
 
     def outcome(self) -> Outcome:
         """Return what it came to, or raise what went wrong."""
+        if self._task.cancelled():  # by the engine: the client is there
+            raise EngineError("the request was cancelled before it was answered; ask again")
         return self._task.result()
 
     async def end(self) -> None:

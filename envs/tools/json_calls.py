@@ -2,13 +2,15 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .calls import ParsedAnswer, Schema, ToolCall, call_tags
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _THOUGHT, _END_OF_THOUGHT = "<think>", "</think>"
+MOST_DEPTH = 64
+"""How many levels of objects and lists a call's arguments may have: with hundreds, nothing can write them again."""
 _WANTED = '{"name": "TOOL", "arguments": {...}}'
 _DECODER = json.JSONDecoder()
 _GAP = re.compile(r"[\s,;]*")
@@ -123,7 +125,18 @@ def as_call(value: Any, wanted: str = _WANTED) -> ToolCall:
         arguments = {}
     if not isinstance(arguments, dict):
         return ToolCall(value["name"], {}, f"The arguments want to be an object, got {type(arguments).__name__}.")
+    if not is_shallow(arguments):
+        told = f"The arguments are nested too deeply: {MOST_DEPTH} levels of objects and lists are the most."
+        return ToolCall(value["name"], {}, told)
     return ToolCall(value["name"], arguments, id=call_id if isinstance(call_id, str) else None)
+
+
+def is_shallow(value: Any, most_levels: int = MOST_DEPTH) -> bool:
+    """Say whether JSON has no more levels of objects and lists than these."""
+    if not isinstance(value, Mapping | list):
+        return True
+    inside = value.values() if isinstance(value, Mapping) else value
+    return most_levels > 0 and all(is_shallow(each, most_levels - 1) for each in inside)
 
 
 def unreadable(reason: str, wanted: str = _WANTED) -> ToolCall:

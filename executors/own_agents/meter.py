@@ -40,6 +40,8 @@ class Meter:
         self._attempt = attempt
         self._seed_for = seed_for
         self._num_answered = self._num_running = self._num_sampled = 0
+        self._num_held = 0  # tokens that running requests may yet sample
+        self._freed = asyncio.Event()  # set when one of them ends
         self._failures: dict[bytes, Failure] = {}  # of prompts that were not answered since
 
     @property
@@ -63,11 +65,14 @@ class Meter:
             RequestRefusedError: The engine does not sample so.
             EngineError: The engine failed.
         """
+        while self._waits():
+            await self._freed.wait()
         turn = self._num_answered + self._num_running
         sampling = self._bounded(sampling, turn)
         prompt = fingerprint(prompt_ids, images)
         started_at = time.monotonic()
         self._num_running += 1
+        self._num_held += sampling.max_tokens
         try:
             completion = await self._asked(prompt_ids, sampling, images, turn)
         except RequestRefusedError:
@@ -77,26 +82,36 @@ class Meter:
             raise
         finally:
             self._num_running -= 1
+            self._num_held -= sampling.max_tokens
+            self._freed.set()
+            self._freed = asyncio.Event()
             self.generate_s += time.monotonic() - started_at
         self._failures.pop(prompt, None)
         self._num_answered += 1
         self._num_sampled += len(completion.token_ids)
         return completion
 
+    def _waits(self) -> bool:
+        """Say whether a request would find tokens left once those that run leave what they do not use."""
+        most = self._limits.max_episode_tokens
+        return most is not None and self._num_sampled < most <= self._num_sampled + self._num_held
+
     def _bounded(self, sampling: Sampling, turn: int) -> Sampling:
         if turn >= self._limits.max_turns:
             self._refuse(EndReason.MAX_TURNS, f"{self._limits.max_turns} answers")
         max_tokens, most = sampling.max_tokens, self._limits.max_episode_tokens
         if most is not None:
-            if self._num_sampled >= most:
+            left = most - self._num_sampled - self._num_held
+            if left < 1:
                 self._refuse(EndReason.MAX_TOKENS, f"{most} tokens")
-            max_tokens = min(max_tokens, most - self._num_sampled)
+            max_tokens = min(max_tokens, left)
         seed = sampling.seed if self._seed_for is None else self._seed_for(self._task.id, self._attempt, turn)
         return replace(sampling, max_tokens=max_tokens, seed=seed)
 
     def _refuse(self, limit: EndReason, what: str) -> None:
         self.limit = limit
-        raise ApiError(f"the episode is over: it may have {what}, and has had them", code=limit.value)
+        told = f"the episode is over: it may have {what}, and has had them"
+        raise ApiError(told, code=limit.value)
 
     async def _asked(
         self, prompt_ids: NDArray[np.int32], sampling: Sampling, images: Images | None, turn: int

@@ -19,7 +19,7 @@ from ...agents.server.session import Session
 from ...envs.messages import Message
 from ...envs.rewards import AnyReward, reward_of
 from ...envs.task import Task
-from ...errors import ConfigError, EngineError, EnvError, TrajectoryError
+from ...errors import ConfigError, EngineError, EnvError
 from ..episodes.failures import EpisodeError, Stage, failure_of
 from ..episodes.limits import Limits
 from ..episodes.retry import SeedFor
@@ -183,8 +183,8 @@ class _Episode:
         if (failure := self._meter.failure) is not None:
             told = "" if ran.error is None else f"; the agent: {ran.error.message}"
             raise EpisodeError(replace(failure, message=failure.message + told))
-        if isinstance(session.failure, TrajectoryError):  # an answer that cannot be recorded, whatever came after it
-            raise EpisodeError(failure_of(session.failure, Stage.RENDER, session.num_turns))
+        if session.lost is not None:
+            raise EpisodeError(failure_of(session.lost, Stage.RENDER, session.num_turns))
         if not self._record.stop_reasons:
             raise EpisodeError(self._unasked(ran, session))
         if self._meter.limit is not None and ran.end is not EndReason.MAX_SECONDS:

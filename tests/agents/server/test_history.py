@@ -91,7 +91,7 @@ async def test_why_requests_branch(talk_of, tools):
 async def test_texts_count_as_well(talk_of):
     talk = talk_of("qwen2_5")
     for prompt in ("2 + 2 =", "2 + 2 =answer 0 and", "2 + 2 =answer 0 or", "3 + 3 ="):
-        await talk.session.complete(TextAsk(prompt, SAMPLING))
+        await talk.session.complete([TextAsk(prompt, SAMPLING)])
     assert counted(talk.session) == {"continued": 2, "branches_repeated": 1, "branches_new": 1}
 
 

@@ -70,6 +70,17 @@ def test_a_history_is_what_all_of_its_messages_say():
     assert num_read < 200  # of some 10,000
 
 
+CODE = "if a:\n    b()\n    c()"
+
+
+@pytest.mark.parametrize(("other", "is_same"), [(f" {CODE}\n", True), (CODE.replace("\n    c", "\nc"), False)])
+@pytest.mark.parametrize("role", ["user", "system", "tool", "assistant"])
+def test_only_an_answer_says_the_same_whatever_whitespace_is_within_it(role, other, is_same):
+    """What the model reads is what the client sends; its own text is what it sampled."""
+    forms = [form_of(*chat_messages([{"role": role, "content": text}])) for text in (CODE, other)]
+    assert (forms[0] == forms[1]) == (is_same or role == "assistant")
+
+
 @pytest.mark.parametrize(
     "change",
     [

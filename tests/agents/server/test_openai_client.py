@@ -196,6 +196,16 @@ async def test_text_completions_whole_and_streamed(served):
     assert [s.num_actions for s in talk.session.record().sequences] == [6, 3, 3]  # the third went on from the first
 
 
+async def test_of_several_prompts_none_is_answered_where_one_is_too_long(served):
+    talk, server = await served("qwen2_5", max_context=100)
+    with pytest.raises(openai.BadRequestError, match="no room for an answer"):
+        await client_of(server).completions.create(model="m", prompt=["a", "b" * 200])
+    assert (talk.engine.requests, talk.session.num_turns) == ([], 0)
+    several = await client_of(server).completions.create(model="m", prompt=["a", "b"], n=2)
+    assert [choice.text for choice in several.choices] == [f"answer {index}" for index in range(4)]
+    assert several.usage.prompt_tokens == 2
+
+
 async def test_models_and_tokens(served, tools):
     talk, server = await served()
     client = client_of(server)

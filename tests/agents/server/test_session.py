@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from turngym.agents import Sampling
+from turngym.agents.base import RequestRefusedError
+from turngym.agents.server.api_errors import ApiError
 from turngym.agents.server.asks import ChatAsk, ContextLengthError, TextAsk
 from turngym.agents.server.canonical import chat_messages
 from turngym.agents.server.retries import Asked, KeyReusedError, SessionClosedError
@@ -73,9 +75,19 @@ async def test_what_a_client_serialises_otherwise_is_the_same_history(talk_of, t
         "audio": None,
     }
     tool = {"role": "tool", "tool_call_id": "other", "content": "12:00"}
-    await ask_one(talk, [user("What time is  it? "), changed, tool], tools=tools)
+    await ask_one(talk, [user(" What time is it?\n"), changed, tool], tools=tools)
     (sequence,) = talk.session.record().sequences
     assert talk.tokenizer.decode(sequence.token_ids[sequence.is_action]) == f"{call}<|im_end|>Noon.<|im_end|>"
+
+
+async def test_a_question_that_is_indented_otherwise_is_another_one(talk_of):
+    talk = talk_of("qwen2_5")
+    one, other = "if a:\n    b()\n    c()", "if a:\n    b()\nc()"
+    answer = said(await ask_one(talk, [user(one)]))
+    await ask_one(talk, [user(other), answer, user("go")])
+    await ask_one(talk, [user(f"{one}\n"), answer, user("go")])
+    assert [prompt.count(other) for prompt in talk.prompts()] == [0, 1, 0]
+    assert len(talk.session.record().sequences) == 2
 
 
 async def test_an_edited_history_is_a_branch_that_trains_nothing_twice(talk_of, check_record):
@@ -161,6 +173,36 @@ async def test_a_request_that_nobody_waits_for_is_cancelled_and_leaves_nothing(t
     assert talk.session.num_turns == 0
 
 
+@pytest.mark.parametrize("again", [Asked(b"digest", is_retry=True), Asked(b"digest", key="k")])
+async def test_a_retry_while_the_first_request_is_being_cancelled_is_sampled_anew(talk_of, again):
+    talk = talk_of("qwen2_5")
+    question = ChatAsk(chat_messages([user("a")]), SAMPLING)
+    generate, ending, ended = talk.engine.generate, asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end(*arguments):
+        talk.engine.generate = generate
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await ended.wait()
+
+    talk.engine.generate = slow_to_end
+    first = asyncio.create_task(talk.session.chat(question, replace(again, is_retry=False)))
+    async with asyncio.timeout(30):
+        while talk.engine.generate is not generate:
+            await asyncio.sleep(0)
+        first.cancel()
+        await ending.wait()
+        (answer,) = await talk.session.chat(question, again)
+        ended.set()
+        await asyncio.wait([first])
+        while talk.session.requests.num_running:
+            await asyncio.sleep(0)
+        assert await talk.session.chat(question, again) == [answer]
+    assert len(talk.engine.requests) == talk.session.num_turns == 1
+
+
 async def test_closing_ends_what_runs(talk_of):
     talk = talk_of("qwen2_5", token_latency_s=60.0)
     running = asyncio.create_task(ask_one(talk, [user("a")]))
@@ -194,6 +236,29 @@ async def test_calls_that_nobody_can_read_go_back_to_the_model(talk_of, tools):
     assert len(talk.session.record().sequences) == 1
 
 
+async def test_a_call_that_is_nested_too_deeply_is_recorded_and_goes_back_to_the_model(talk_of, tools):
+    deep = '<tool_call>\n{"name": "time", "arguments": {"x": ' + "[" * 600 + "]" * 600 + "}}\n</tool_call>"
+    talk = talk_of("qwen2_5", [deep], max_context=1 << 16)
+    talk.session.sampling = replace(SAMPLING, max_tokens=4096)
+    (first,) = await talk.session.chat(ChatAsk(chat_messages([user("a")]), talk.session.sampling, tools=tools))
+    assert (first.content, first.calls) == (deep, ())
+    await ask_one(talk, [user("a"), said(first), user("Why?")], tools=tools)
+    assert "nested too deeply" in talk.prompts()[1]
+    assert talk.session.record().sequences[0].num_actions == sum(map(len, talk.replies))
+
+
+@pytest.mark.parametrize(("levels", "is_read"), [(64, True), (65, False), (900, False)])
+async def test_arguments_of_a_history_that_are_nested_too_deeply_stay_text(talk_of, levels, is_read):
+    talk = talk_of("qwen2_5", max_context=1 << 16)
+    arguments = '{"a":' * levels + "1" + "}" * levels
+    call = {"id": "c", "type": "function", "function": {"name": "time", "arguments": arguments}}
+    history = [user("a"), {"role": "assistant", "content": None, "tool_calls": [call]}, user("b")]
+    (_, message, _) = chat_messages(history)
+    assert isinstance(message["tool_calls"][0]["function"]["arguments"], dict) == is_read
+    await ask_one(talk, history)
+    assert talk.prompts()[0].replace("\\", "").count('{"a":') == levels  # the template writes text as JSON, too
+
+
 async def test_what_a_request_may_use_is_bounded(talk_of):
     talk = talk_of("qwen2_5", max_context=100)
     await talk.session.chat(ChatAsk(chat_messages([user("a")]), replace(SAMPLING, max_tokens=4096)))
@@ -201,18 +266,27 @@ async def test_what_a_request_may_use_is_bounded(talk_of):
     assert request.sampling.max_tokens == 100 - len(request.prompt_ids)
     with pytest.raises(ContextLengthError, match="no room for an answer in a context of 100"):
         await ask_one(talk, [user("a" * 200)])
-    assert talk.session.failure is None
+    assert talk.session.lost is None
 
 
-async def test_a_failed_engine_leaves_nothing_and_is_noted(talk_of):
-    talk = talk_of("qwen2_5", [Reply([1], None), EngineError("lost"), EngineError("lost")])
-    with pytest.raises(TrajectoryError, match="without logprobs"):
-        await ask_one(talk, [user("a")])
-    assert isinstance(talk.session.failure, TrajectoryError)
-    with pytest.raises(EngineError, match="lost"):
+async def test_a_failed_engine_leaves_nothing(talk_of):
+    talk = talk_of("qwen2_5", [EngineError("gone"), EngineError("gone")])
+    with pytest.raises(EngineError, match="gone"):
         await ask(talk, [user("a")], n=2)
-    assert str(talk.session.failure) == "lost"
     assert talk.session.num_turns == 0
+    assert talk.session.lost is None  # nothing was sampled
+
+
+@pytest.mark.parametrize("later", [EngineError("gone"), RequestRefusedError("no"), ApiError("the episode is over")])
+async def test_an_answer_that_cannot_be_recorded_is_noted_whatever_comes_after_it(talk_of, later):
+    talk = talk_of("qwen2_5", ["one", Reply([1], None), later, "two"])
+    with pytest.raises(TrajectoryError, match="without logprobs"):
+        await ask(talk, [user("a")], n=2)
+    assert talk.session.num_turns == 0  # all answers to a request or none
+    with pytest.raises(type(later)):
+        await ask_one(talk, [user("b")])
+    await ask_one(talk, [user("c")])
+    assert isinstance(talk.session.lost, TrajectoryError)
 
 
 @pytest.mark.parametrize("kind", ["text", "ids"])
@@ -223,10 +297,10 @@ async def test_raw_prompts_go_on_from_the_longest_context_known(talk_of, kind, c
     async def go(prompt, answer=None, more=""):
         if kind == "text":
             whole = prompt + (answer.content if answer else "") + more
-            (got,) = await talk.session.complete(TextAsk(whole, SAMPLING))
+            (got,) = await talk.session.complete([TextAsk(whole, SAMPLING)])
             return whole, got
         ids = np.asarray([*prompt, *(answer.completion.token_ids if answer else []), *encode(more)], np.int32)
-        (got,) = await talk.session.complete(TextAsk(ids, SAMPLING))
+        (got,) = await talk.session.complete([TextAsk(ids, SAMPLING)])
         return ids, got
 
     begin = "2 + 2 =" if kind == "text" else encode("2 + 2 =")
@@ -238,3 +312,39 @@ async def test_raw_prompts_go_on_from_the_longest_context_known(talk_of, kind, c
     check_record(record, talk.engine.requests, talk.replies)
     assert [s.num_actions for s in record.sequences] == [6, 3]
     assert talk.prompts()[1] == "2 + 2 = 4<|im_end|>\n3 + 3 ="
+
+
+async def test_several_texts_are_sampled_together_and_branch_as_they_would_alone(talk_of, check_record):
+    talk = talk_of("qwen2_5", [" 4", " 6", " 5", " 7"], token_latency_s=0.001)
+    prompts = ["2 + 2 =", "2 + 2 =", "3 + 3 ="]
+    asked = asyncio.create_task(talk.session.complete([TextAsk(prompt, SAMPLING) for prompt in prompts]))
+    async with asyncio.timeout(30):
+        while talk.engine.num_running < 3:
+            await asyncio.sleep(0)
+    assert [answer.content for answer in await asked] == [" 4", " 6", " 5"]
+    await talk.session.complete([TextAsk("2 + 2 = 4, 3 + 4 =", SAMPLING)])
+    record = talk.session.record()
+    check_record(record, talk.engine.requests, talk.replies)
+    assert [sorted(sequence.samplings) for sequence in record.sequences] == [[0, 3], [1], [2]]
+    assert (record.history["branches_new"], record.history["continued"]) == (2, 1)
+
+
+@pytest.mark.parametrize("wrong", ["too long", "the engine fails", "cannot be recorded", "abandoned"])
+async def test_of_several_texts_all_are_recorded_or_none(talk_of, wrong):
+    failure = {"the engine fails": EngineError("gone"), "cannot be recorded": Reply([1], None)}.get(wrong, "two")
+    talk = talk_of("qwen2_5", ["one", failure], max_context=100, token_latency_s=60.0 if wrong == "abandoned" else 0.0)
+    prompts = ["a", "b" * 200 if wrong == "too long" else "b"]
+    asked = asyncio.create_task(talk.session.complete([TextAsk(prompt, SAMPLING) for prompt in prompts]))
+    if wrong == "abandoned":
+        async with asyncio.timeout(30):
+            while talk.engine.num_running < 2:
+                await asyncio.sleep(0)
+        asked.cancel()
+    await asyncio.wait([asked])
+    async with asyncio.timeout(30):
+        while talk.session.requests.num_running:
+            await asyncio.sleep(0)
+    assert asked.cancelled() or isinstance(asked.exception(), (EngineError, TrajectoryError))
+    assert (talk.session.num_turns, talk.session.record().sequences) == (0, ())
+    assert not any(root.is_taken for root in talk.session._roots.values())
+    assert wrong != "too long" or not talk.engine.requests

@@ -115,7 +115,7 @@ async def test_what_an_engine_refuses_is_the_clients_to_mend(served):
         await openai_of(server).chat.completions.create(**asked(), extra_body={"guided_regex": "("})
     with pytest.raises(anthropic.BadRequestError, match="missing \\)"):
         await anthropic_of(server).messages.create(**asked(), max_tokens=9)
-    assert talk.session.failure is None
+    assert talk.session.lost is None
     assert (await openai_of(server).chat.completions.create(**asked())).choices[0].message.content == "Hi"
 
 

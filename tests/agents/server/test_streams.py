@@ -115,3 +115,18 @@ async def test_a_session_that_ends_ends_its_streams(served, soon):
         told = [line async for line in lines if line not in ("", SIGN)]
     assert "session_not_found" in told[0]
     assert told[1:] == ["data: [DONE]"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_request_that_the_engine_cancels_by_itself_is_told_as_an_error(served, is_streamed, soon):
+    talk, server = await served("qwen2_5")
+
+    async def cancelled(*arguments):
+        await asyncio.sleep(0.1)
+        raise asyncio.CancelledError
+
+    talk.engine.generate = cancelled
+    async with http_of(server) as http:
+        answer = await http.post("chat/completions", json={"messages": USER, "stream": is_streamed})
+    assert answer.status_code == (200 if is_streamed else 500)
+    assert '"code":"engine_failed"' in answer.text

@@ -1,8 +1,10 @@
+import json
+
 import numpy as np
 import pytest
 
 from turngym.envs.tools.calls import ToolCall
-from turngym.envs.tools.json_calls import JSON_CALLS, behind_thought
+from turngym.envs.tools.json_calls import JSON_CALLS, MOST_DEPTH, behind_thought
 
 ADD = '{"name": "add", "arguments": {"a": 1}}'
 CALL = ToolCall("add", {"a": 1})
@@ -94,6 +96,22 @@ def test_a_call_that_cannot_be_read_says_why(block, name, told, close):
     assert call.name == name
     assert call.problem is not None
     assert told in call.problem
+
+
+def nested(levels: int) -> str:
+    """An object as JSON, of so many levels."""
+    return '{"a": ' + "[" * (levels - 1) + "]" * (levels - 1) + "}"
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_call_is_nested_as_deeply_as_may_be_and_no_deeper(as_text):
+    for levels in (MOST_DEPTH, MOST_DEPTH + 1, 600):
+        arguments = json.dumps(nested(levels)) if as_text else nested(levels)
+        (call,) = JSON_CALLS.parse(f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>').calls
+        assert call.name == "add"
+        assert (call.problem is None) == (levels == MOST_DEPTH)
+    assert call.arguments == {}
+    assert call.problem == "The arguments are nested too deeply: 64 levels of objects and lists are the most."
 
 
 def test_what_follows_an_unreadable_block_is_read():

@@ -1,6 +1,7 @@
 """Episodes of users' agents: what becomes of their turns, their rewards, their mistakes and the engine's."""
 
 import asyncio
+import contextlib
 import threading
 from dataclasses import replace
 
@@ -12,12 +13,15 @@ from turngym.agents import ChatAgent, Grammar, Sampling, Shape
 from turngym.agents.base import Completion, RequestRefusedError, StopReason
 from turngym.agents.frameworks.base import Endpoint
 from turngym.agents.frameworks.calls import Calls
+from turngym.agents.server.answers import Reader
+from turngym.agents.server.api_errors import ApiError
 from turngym.envs.reward import Reward
 from turngym.envs.task import Task
 from turngym.errors import EngineDeadError, EngineError
 from turngym.executors.engines.scripted import Reply, ScriptedEngine
 from turngym.executors.episodes.limits import Limits
 from turngym.executors.episodes.trajectory import EndReason, FailureKind, TurnEnd
+from turngym.executors.own_agents.meter import Meter
 from turngym.executors.own_agents.openai_server import AgentEpisodes
 
 SAMPLING = Sampling(max_tokens=40)
@@ -259,6 +263,27 @@ async def test_a_repetition_makes_good_what_the_engine_failed_at(play):
     assert trajectory.num_turns == 1
 
 
+@pytest.mark.parametrize("limits", [Limits(), Limits(max_turns=1)])
+async def test_an_answer_that_was_sampled_and_lost_fails_the_episode_whatever_the_agent_is_told_later(
+    play, limits, monkeypatch
+):
+    def broken(self, *arguments, **options):
+        raise RuntimeError("cannot be read")
+
+    async def run(task, endpoint):
+        with monkeypatch.context() as patch:
+            patch.setattr(Reader, "read", broken)
+            with pytest.raises(httpx.HTTPStatusError, match="500"):
+                await ask(endpoint, "a")
+        with contextlib.suppress(httpx.HTTPStatusError):  # refused, as the limits have it
+            await ask(endpoint, "b")
+        return 1.0
+
+    trajectory = await play(run, limits=limits)
+    assert trajectory.failure.kind is FailureKind.TEMPLATE
+    assert "cannot be read" in trajectory.failure.message
+
+
 class Stubborn:
     """An engine of one mind."""
 
@@ -341,6 +366,69 @@ async def test_limits_are_told_to_the_agent_and_end_the_episode(play, limits, en
     trajectory = await play(run, limits=limits)  # the agent raised, and nothing else gives a reward
     assert trajectory.failure.kind is FailureKind.ENV
     assert end.value in trajectory.failure.message
+
+
+class Tireless:
+    """An engine that samples all that it may, a while long."""
+
+    max_context = 256
+
+    async def generate(self, prompt_ids, sampling, *arguments, **words) -> Completion:
+        await asyncio.sleep(0.01)
+        return completion(sampling.max_tokens, StopReason.LENGTH)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(("limit", "num_answers"), [(30, 1), (40, 1), (60, 2), (80, 2), (1000, 8)])
+async def test_requests_at_once_keep_to_the_tokens_of_the_episode(play, n, limit, num_answers):
+    async def run(task, endpoint):
+        answers = [ask(endpoint, str(each), n=n) for each in range(8 // n)]
+        for answer in await asyncio.gather(*answers, return_exceptions=True):
+            assert isinstance(answer, str) or answer.response.json()["error"]["code"] == "max_tokens"
+        return 1.0
+
+    async def reward(queries, prompts, labels):
+        return [Reward(1.0, 1.0)]
+
+    trajectory = await play(run, engine=Tireless(), limits=Limits(max_episode_tokens=limit), reward=reward)
+    if num_answers < n:
+        assert trajectory.failure is not None  # answers to one request are all there, or none
+        return
+    assert trajectory.failure is None
+    assert trajectory.num_actions == min(limit, 8 * SAMPLING.max_tokens)
+    assert trajectory.num_turns == num_answers
+    assert (trajectory.end_reason is EndReason.MAX_TOKENS) == (num_answers < 8)
+
+
+async def test_what_a_request_did_not_use_is_left_to_those_behind_it(play):
+    async def run(task, endpoint):
+        for each in range(3):
+            await ask(endpoint, str(each), n=2, max_tokens=SAMPLING.max_tokens // 4)
+        return 1.0
+
+    trajectory = await play(run, limits=Limits(max_episode_tokens=SAMPLING.max_tokens))
+    assert (trajectory.failure, trajectory.end_reason) == (None, EndReason.TERMINATED)
+    assert trajectory.num_actions == 6 * len("fine.")
+
+
+async def test_what_failed_and_abandoned_requests_held_is_given_back(chat_agent):
+    engine, prompt = Stubborn(None), chat_agent.codec.encode("a")
+    meter = Meter(engine, Limits(max_episode_tokens=SAMPLING.max_tokens), TASK, 0)
+    abandoned = asyncio.create_task(meter.generate(prompt, SAMPLING))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(meter.generate(prompt, SAMPLING))
+    done, _ = await asyncio.wait([waiting], timeout=0.01)
+    assert not done
+    engine._completion = completion(3, StopReason.ABORT)
+    abandoned.cancel()
+    with pytest.raises(EngineError, match="aborted"):
+        await waiting
+    engine._completion = completion(30, StopReason.STOP)
+    await meter.generate(prompt, SAMPLING)
+    engine._completion = completion(10, StopReason.LENGTH)
+    await meter.generate(prompt, SAMPLING)
+    with pytest.raises(ApiError, match="40 tokens"):
+        await meter.generate(prompt, SAMPLING)
 
 
 @pytest.mark.parametrize(
