@@ -1,10 +1,13 @@
 """A pause waits as long as a completion may take, and one that fails leaves the engine as it was; vLLM is a fake."""
 
 import asyncio
+import threading
+from types import SimpleNamespace
 
 import pytest
 
 from turngym.errors import DeadlineError, EngineDeadError
+from turngym.executors.engines import vllm_child
 from turngym.executors.engines.base import UpdateMode
 from turngym.executors.engines.vllm import VllmConfig, VllmEngine
 from turngym.executors.engines.vllm_child import VllmChild
@@ -139,3 +142,19 @@ async def test_a_request_on_its_way_to_an_engine_that_is_stopped_fails():
     with pytest.raises(EngineDeadError, match="stopped before it took 'a request'"):
         await request
     assert rig.vllm.calls == []
+
+
+async def test_an_engine_whose_start_nobody_waits_for_any_more_is_ended(monkeypatch) -> None:
+    may_end, ended = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    made = SimpleNamespace(shutdown=lambda: loop.call_soon_threadsafe(ended.set))
+    monkeypatch.setattr(vllm_child, "_make", lambda config, *, on_gpu: may_end.wait(60) and made)
+    starting = asyncio.create_task(VllmChild.started(VllmConfig("no model", "float32", 64), on_gpu=False))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not ended.is_set()
+    may_end.set()
+    async with asyncio.timeout(60):
+        await ended.wait()
